@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _RUNS = "tests/unit/engine/test_columns.py -k"
-_AGAIN = "tests/unit/engine/test_columns_again.py -k"
+_MOVED = "tests/unit/engine/test_columns_moved.py -k"
 _FILES = "tests/unit/sinks/lance/test_column_files.py -k"
 _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 
@@ -36,21 +36,21 @@ COLUMN_GUARDS = (
         file=_PLACING,
         before=" or not self.history.traces_rows_since(self._first):",
         after=":",
-        test=f"{_RUNS} proves_nothing",
+        test=f"{_MOVED} proves_nothing",
     ),
     Guard(
         name="columns: a row that was updated is another row under the same id",
         file=_PLACING,
         before="        changed = np.maximum(rows.created, rows.updated) > versions[owner]\n",
         after="        changed = np.zeros(len(owner), dtype=bool)\n",
-        test=f"{_RUNS} changed_rows_are_computed_again",
+        test=f"{_MOVED} changed_rows_are_computed_again",
     ),
     Guard(
         name="columns: an assembler takes no value of a row that was updated since",
         file="sinks/lance/column_files.py",
         before="        is_same = (found >= 0) & ids.unchanged_since(part.version)\n",
         after="        is_same = found >= 0\n",
-        test=f"{_RUNS} changed_rows_are_computed_again",
+        test=f"{_MOVED} changed_rows_are_computed_again",
     ),
     Guard(
         name="columns: an assembler finds a value for each live row",
@@ -99,14 +99,14 @@ COLUMN_GUARDS = (
         file=_COLUMNS,
         before="if lacks := [name for name in work.pins.schema.names if name not in there]:",
         after="if lacks := []:",
-        test=f"{_RUNS} may_not_be_dropped",
+        test=f"{_MOVED} may_not_be_dropped",
     ),
     Guard(
         name="columns: kept values depend on which rows are live",
         file=_COLUMNS,
         before="str(metadata.deletion_file)] if keeps",
         after='""] if keeps',
-        test=f"{_AGAIN} restored_rows_are_right",
+        test=f"{_RUNS} restored_rows_are_right",
     ),
     Guard(
         name="columns: output has a row for each input row",
@@ -120,7 +120,7 @@ COLUMN_GUARDS = (
         file="reading/lance_rows.py",
         before="    facts = [fragment.id, fragment.physical_rows, found]\n",
         after="    facts = [fragment.id, fragment.physical_rows]\n",
-        test=f"{_RUNS} changes_in_place_is_computed_again",
+        test=f"{_MOVED} changes_in_place_is_computed_again",
     ),
     Guard(
         name="columns: a later start computes the columns of the first",

@@ -173,12 +173,10 @@ class Driver:
         self.check_output(writer)
         if self.prepared is None:
             book.inherit()
-        if self.moving is not None:
-            self.moving.refresh(self.ledger, book.finished)
-        number, rows = len(starts_of(commit.log.records)), book.work.sums.rows
-        log_step(commit.run_id, f"claimed: start {number}, {rows:,} rows kept")
-        # The output is made for the columns that this start saw first. Since then, a name may have
-        # become that of another column.
+        self._refresh(book)
+        number = len(starts_of(commit.log.records))
+        log_step(commit.run_id, f"claimed: start {number}, {book.work.sums.rows:,} rows kept")
+        # The output is made for the columns that this start saw first: names may have moved since.
         self.sink.check(view, [began_with, *book.schemas], [])
         passes = Passes(
             Start(
@@ -226,6 +224,10 @@ class Driver:
             kept_cost=kept.cost,
             lost_cost=book.work.lost_cost(tally.dropped_cost, tally.killed_seconds),
         )
+
+    def _refresh(self, book: Workbook) -> bool:
+        """Find out where rows of the table are that are left to do; return whether they moved."""
+        return self.moving is not None and self.moving.refresh(self.ledger, book.finished)
 
     def _after_landing(
         self,
@@ -331,9 +333,7 @@ class Driver:
             except InputChangedError:
                 # A clean-up deleted a version that was being read.
                 moves += 1
-                if self.moving is None or moves == _MOVES_MAX:
-                    raise
-                if not self.moving.refresh(self.ledger, book.finished):
+                if moves == _MOVES_MAX or not self._refresh(book):
                     raise
                 passes.take_more_rows(self._writer_spec(commit.load(), options))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from holdfast.engine.cleanup import abort, sweep
@@ -20,6 +21,7 @@ from holdfast.errors import (
     TooManyErrorsError,
     TransformError,
 )
+from holdfast.sinks.base import Outcome
 from tests.fakes.column_rig import ColumnRig, DriverDied, rows_of
 
 # What the first rows are computed for twice: once to see which columns there are.
@@ -55,6 +57,7 @@ def test_a_start_after_the_commit_computes_nothing(rig: ColumnRig) -> None:
     rig.start()
     rig.computed.clear()
     assert rig.start().outcome == "already_committed"
+    assert rig.start(if_committed="return").outcome == "already_committed"
     assert rig.computed == []
 
 
@@ -245,196 +248,6 @@ def test_an_overwrite_meanwhile_means_all_rows_again(rig: ColumnRig) -> None:
     assert report.rows_again == 10
 
 
-# ---- Rows that are known by stable ids
-
-
-def stable(rig: ColumnRig) -> ColumnRig:
-    """Make a dataset whose rows have ids, with deleted rows in each fragment."""
-    rig.make(enable_stable_row_ids=True)
-    rig.dataset().delete("id % 10 = 4")
-    return rig
-
-
-def test_rows_with_ids_are_found_after_a_compaction(rig: ColumnRig) -> None:
-    """Nothing is computed again; deleted rows are gone from the fragment."""
-    rig.bytes_per_file = 1
-    report = stable(rig).start_while(rig.compact)
-    rig.assert_filled(rows=27)
-    assert (report.rows_again, len(rig.computed)) == (0, 27 + PROBED)
-    assert len(rig.dataset().get_fragments()) == 1
-
-
-def test_others_rows_between_ours_have_no_value(rig: ColumnRig) -> None:
-    """A compaction puts them into one fragment with ours."""
-
-    def others() -> None:
-        rig.append(100, 101)
-        rig.dataset().delete("id in (7, 100)")
-        rig.compact()
-
-    report = stable(rig).start_while(others)
-    rig.assert_filled(without=[101], rows=27)
-    assert (report.rows_again, report.rows_without_columns) == (0, 1)
-
-
-def test_changed_rows_are_computed_again_after_a_compaction(rig: ColumnRig) -> None:
-    """An update gives a row other values under the same id."""
-
-    def others() -> None:
-        rig.dataset().update({"id": "id + 1000", "v": "'v1005'"}, where="id = 5")
-        rig.compact()
-
-    report = stable(rig).start_while(others)
-    rig.assert_filled(rows=27)
-    assert (report.rows_again, rig.computed.count(1005)) == (1, 1)
-
-
-def test_rows_that_move_twice_are_found_twice(rig: ColumnRig) -> None:
-    """Those that were computed again are found by their ids, too."""
-
-    def change() -> None:
-        rig.dataset().update({"id": "id + 1000", "v": "'v1005'"}, where="id = 5")
-
-    report = stable(rig).start_while(change, rig.compact)
-    rig.assert_filled(rows=27)
-    assert (report.rows_again, rig.computed.count(1005)) == (1, 1)
-
-
-def test_a_compaction_after_a_restore_proves_nothing(rig: ColumnRig) -> None:
-    """Rows have their old values and ids again, and no version after the first pins."""
-    stable(rig).dataset().update({"id": "id + 1000", "v": "'v1005'"}, where="id = 5")
-
-    def others() -> None:
-        rig.dataset(2).restore()
-        rig.compact()
-
-    report = rig.start_while(others)
-    rig.assert_filled(rows=27)
-    assert report.rows_again == 27
-
-
-def test_a_compaction_after_values_changed_in_place_proves_nothing(rig: ColumnRig) -> None:
-    """Lance notes such a change in no row."""
-    stable(rig)
-
-    def others() -> None:
-        dataset = rig.dataset()
-        fragment = dataset.get_fragments()[1]
-        new = pa.table({"v": ["v11"], "id": pa.array([1011], pa.int64())})
-        changed, fields = fragment.update_columns(new, left_on="v", right_on="v")
-        operation = lance.LanceOperation.Update(
-            updated_fragments=[changed], fields_modified=fields, update_mode="rewrite_columns"
-        )
-        lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
-        rig.compact()
-
-    report = rig.start_while(others)
-    found = {row["v"]: row["double"] for row in rig.rows().values()}
-    assert found.pop("v11") == 2022
-    assert found == {f"v{id_}": 2 * id_ for id_ in range(30) if id_ % 10 != 4 and id_ != 11}
-    assert report.rows_again == 27
-
-
-def test_a_failed_row_stays_without_a_value_when_it_moves(rig: ColumnRig) -> None:
-    """It is found by its id, too."""
-
-    def fails(batch: pa.RecordBatch) -> dict[str, Any]:
-        if 12 in batch["id"].to_pylist():
-            raise ValueError("12")
-        return rig.doubled(batch)
-
-    stable(rig)
-    report = rig.start_while(
-        rig.compact,
-        transform=fails,
-        on_error="quarantine",
-        max_errors=1,
-    )
-    rig.assert_filled(without=[12], rows=27)
-    assert (report.rows_again, report.quarantined_rows) == (0, 1)
-
-
-def test_a_column_that_is_read_may_not_be_dropped(rig: ColumnRig) -> None:
-    """Its values are no longer those of the rows."""
-    rig.make()
-    with pytest.raises(TableChangedError, match="'v', which the transform gets, was dropped"):
-        rig.start_while(lambda: rig.dataset().drop_columns(["v"]), columns=("id", "v"))
-
-
-def test_a_read_column_that_changes_in_place_is_computed_again(rig: ColumnRig) -> None:
-    """Only in the fragment that has changed."""
-    rig.make()
-
-    def others() -> None:
-        dataset = rig.dataset()
-        new = pa.table({"v": ["v11"], "id": pa.array([1011], pa.int64())})
-        changed, fields = dataset.get_fragments()[1].update_columns(new, left_on="v", right_on="v")
-        operation = lance.LanceOperation.Update(
-            updated_fragments=[changed], fields_modified=fields, update_mode="rewrite_columns"
-        )
-        lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
-
-    report = rig.start_while(others)
-    assert {row["double"] for row in rig.rows().values()} == {
-        *(2 * id_ for id_ in range(30) if id_ != 11),
-        2022,
-    }
-    assert report.rows_again == 10
-
-
-# ---- Versions that were cleaned up before the next start
-
-
-def clean_up(rig: ColumnRig) -> None:
-    """Delete all versions but the newest, as another job does."""
-    old = timedelta(0)
-    rig.dataset().cleanup_old_versions(older_than=old, delete_unverified=False)
-
-
-def test_rows_are_read_where_they_are_now(rig: ColumnRig) -> None:
-    """The version that was pinned is gone, and the fragment is not.
-
-    So is the proof that a row was appended: it is computed.
-    """
-    rig.make(rows=200, per_file=1000)
-    rig.jobs.slots = 4
-    rig.start_and_die(2)
-    rig.append(500)
-    rig.dataset().delete("id in (3, 150)")
-    clean_up(rig)
-    done = len(rig.computed) - PROBED
-    report = rig.start()
-    rig.assert_filled(rows=199)
-    assert (report.kept_rows, report.rows_again) == (done, 1)
-    assert len(rig.computed) in {199 + PROBED, 200 + PROBED}  # One of those that were deleted.
-
-
-def test_rows_whose_fragment_is_gone_are_computed_where_they_are(rig: ColumnRig) -> None:
-    """Those that were done are done again, because nothing says which they are."""
-    rig.make(rows=60, per_file=20)
-    rig.jobs.slots = 3
-    rig.start_and_die(2)
-    rig.compact()
-    clean_up(rig)
-    report = rig.start()
-    rig.assert_filled(rows=60)
-    assert report.rows_again == 60
-
-
-def test_deleted_rows_that_come_back_after_a_clean_up_have_a_value(rig: ColumnRig) -> None:
-    """They were done before they were deleted."""
-    rig.make(rows=200, per_file=1000)
-    rig.jobs.slots = 4
-    rig.start_and_die(2)
-    rig.append(500)
-    version = rig.dataset().version
-    rig.dataset().tags.create("keep", version)
-    rig.dataset().delete("id in (3, 150)")
-    rig.dataset().cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
-    rig.start_while(lambda: rig.dataset(version).restore())
-    rig.assert_filled(without=[500], rows=201)
-
-
 # ---- Kills, lost answers, aborts
 
 
@@ -579,3 +392,130 @@ def test_output_with_other_rows_is_refused(rig: ColumnRig) -> None:
     schema = pa.schema([("double", pa.int64())])
     with pytest.raises(TransformError, match="rows for a batch of"):
         rig.start(lambda _: {"double": [1]}, schema=schema, batch_rows=4, one_to_one=False)
+
+
+# ---- Columns that are there already
+
+
+def updated(rig: ColumnRig, **how: Any) -> Any:  # noqa: ANN401 - of `ColumnRig.start`.
+    """Add columns, and then start another run that computes one of them again."""
+    rig.make()
+    rig.start()
+    rig.mode, rig.run_id = "update_columns", "update"
+    rig.computed.clear()
+    return rig.start(lambda batch: {"double": pc.multiply(batch["id"], -1)}, **how)
+
+
+def doubles(rig: ColumnRig) -> list[int | None]:
+    """Return the column by id."""
+    found = rig.rows()
+    return [found[id_]["double"] for id_ in sorted(found)]
+
+
+def test_rows_outside_the_filter_keep_their_value(rig: ColumnRig) -> None:
+    """In fragments with rows of both kinds, and in others."""
+    report = updated(rig, where=(pc.field("id") < 5) | (pc.field("id") == 12))
+    inside = {*range(5), 12}
+    assert doubles(rig) == [-id_ if id_ in inside else 2 * id_ for id_ in range(30)]
+    assert report.rows == 6
+    assert {row["pair"][1] for row in rig.rows().values()} == set(range(1, 31))
+
+
+def test_all_rows_are_computed_without_a_filter(rig: ColumnRig) -> None:
+    """Fragments that hold only the old values of the column lose that file."""
+    updated(rig)
+    assert doubles(rig) == [-id_ for id_ in range(30)]
+
+
+def test_a_filter_that_is_null_is_not_true(rig: ColumnRig) -> None:
+    """`where` means IS TRUE."""
+    rig.make()
+    rig.start()
+    rig.dataset().update({"v": "NULL"}, where="id < 3")
+    rig.mode, rig.run_id = "update_columns", "update"
+    rig.start(lambda batch: {"double": pc.multiply(batch["id"], -1)}, where=pc.field("v") != "v5")
+    inside = set(range(30)) - {0, 1, 2, 5}
+    assert doubles(rig) == [-id_ if id_ in inside else 2 * id_ for id_ in range(30)]
+
+
+def test_an_index_on_an_updated_column_answers_rightly(rig: ColumnRig) -> None:
+    """It lacks the rows that were computed again, and the report says so."""
+    rig.make()
+    rig.start()
+    rig.dataset().create_scalar_index("double", "BTREE")
+    rig.mode, rig.run_id = "update_columns", "update"
+    rig.start(lambda batch: {"double": pc.multiply(batch["id"], -1)}, where=pc.field("id") < 5)
+    assert rig.sink().unindexed_rows() == {"double_idx": 10}
+    found = {
+        n: rig.dataset().to_table(filter=f"double = {n}")["id"].to_pylist() for n in (4, 24, -2)
+    }
+    assert found == {4: [], 24: [12], -2: [2]}
+    rig.dataset().optimize.optimize_indices()
+    assert rig.sink().unindexed_rows() == {}
+    assert rig.dataset().to_table(filter="double = -2")["id"].to_pylist() == [2]
+
+
+def test_values_that_others_write_meanwhile_stay(rig: ColumnRig) -> None:
+    """Outside the filter, also after the file was put together."""
+    rig.make()
+    rig.start()
+    rig.mode, rig.run_id = "update_columns", "update"
+    rig.start_while(
+        lambda: rig.dataset().update({"double": "1000"}, where="id = 25"),
+        transform=lambda batch: {"double": pc.multiply(batch["id"], -1)},
+        where=pc.field("id") < 5,
+    )
+    wanted = [-id_ if id_ < 5 else 2 * id_ for id_ in range(30)]
+    wanted[25] = 1000
+    assert doubles(rig) == wanted
+
+
+def test_an_update_without_rows_changes_nothing(rig: ColumnRig) -> None:
+    """The transform is not called, so that its columns are not known."""
+    report = updated(rig, where=pc.field("id") > 100)
+    assert (report.rows, report.outcome) == (0, "committed")
+    assert doubles(rig) == [2 * id_ for id_ in range(30)]
+
+
+def test_an_update_of_a_missing_column_is_refused(rig: ColumnRig) -> None:
+    """`add_columns` is what was meant."""
+    rig.make()
+    rig.mode = "update_columns"
+    with pytest.raises(SettingsError, match="has no column 'double'"):
+        rig.start()
+
+
+def test_kept_values_of_restored_rows_are_right(rig: ColumnRig) -> None:
+    """Rows that were deleted while the file was put together keep their value, too."""
+    rig.make()
+    rig.start()
+    version = rig.dataset().version
+    rig.mode, rig.run_id = "update_columns", "update"
+
+    rig.jobs.before_tasks = [lambda: rig.dataset().delete("id in (7, 17)")]
+    rig.start_while(
+        lambda: rig.dataset(version).restore(),
+        transform=lambda batch: {"double": pc.multiply(batch["id"], -1)},
+        where=pc.field("id") < 5,
+    )
+    assert doubles(rig) == [-id_ if id_ < 5 else 2 * id_ for id_ in range(30)]
+
+
+def test_another_dataset_in_the_same_place_is_refused(rig: ColumnRig) -> None:
+    """Its rows are not those that the run has computed."""
+    rig.make()
+    rig.start_and_die(1)
+    shutil.rmtree(rig.uri)
+    rig.make()
+    with pytest.raises(RunMismatchError, match="dropped and created again"):
+        rig.start()
+
+
+def test_posts_that_lose_are_made_again(rig: ColumnRig) -> None:
+    """Each for the rows that are there then; nothing is computed again."""
+    rig.make()
+    changes = [lambda number=number: rig.append(100 + number) for number in range(4)]
+    rig.start_while(*changes)
+    assert rig.posts[-1] is Outcome.LANDED
+    rig.assert_filled(without=[100, 101, 102, 103], rows=34)
+    assert len(rig.computed) == 30 + PROBED

@@ -275,7 +275,8 @@ class LanceColumnSink(LanceSink):
 
     def rows_without_columns(self) -> int:
         """Return how many rows have no value, because others have appended them since."""
-        return 0 if self._work.is_update else self._appended
+        is_new = self.work is not None and not self.work.is_update
+        return self._appended if is_new else 0
 
     @property
     def _work(self) -> ColumnWork:

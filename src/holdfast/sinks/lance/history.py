@@ -12,6 +12,7 @@ cleaned up.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,19 +37,6 @@ _PASSING = (
     "UpdateBases",
     "BaseOperation",
 )
-# Operations that note in each row which version has changed it last, or that change none. The last
-# is that of a compaction, see above; of any other operation that is reported so, the file of a row
-# that it changes is another one.
-_TRACED = (
-    "Append",
-    "CreateIndex",
-    "Delete",
-    "ReserveFragments",
-    "Rewrite",
-    "Update",
-    "UpdateConfig",
-    "BaseOperation",
-)
 # Lance's Python fails on this when it reads back a compaction that has moved an index.
 _UNREADABLE_REWRITE = "RewrittenIndex"
 
@@ -57,6 +45,10 @@ _UNREADABLE_REWRITE = "RewrittenIndex"
 _PASSING_MAX = 20
 # Operations whose version need not hold anything of the one before it.
 _ANEW = ("Overwrite", "Restore")
+
+
+# Operations that note in each row which version has changed it last, or that change none.
+_TRACED = ("Append", "Delete", "Rewrite", "Update", *_PASSING)
 
 
 class GoneError(Exception):
@@ -265,12 +257,18 @@ class History:
             StoreUnavailableError: The store does not answer.
         """
         try:
-            return not any(
-                self.step(version).is_in_place
-                for version in range(base + 1, self.dataset.version + 1)
+            return all(
+                self._traces_rows(version) for version in range(base + 1, self.dataset.version + 1)
             )
         except GoneError:
             return False
+
+    def _traces_rows(self, version: int) -> bool:
+        step = self.step(version)
+        if step.is_in_place or step.kind != _PASSING[-1]:
+            return not step.is_in_place
+        # It may be an operation of the future: one that reserves numbers changes no fragment.
+        return _fragments(self.opened(version)) == _fragments(self.opened(version - 1))
 
     def opened(self, version: int) -> lance.LanceDataset:
         """Return the dataset as of a version.
@@ -320,6 +318,10 @@ class History:
             raise StoreUnavailableError(
                 uri=self.dataset.uri, reason=reason, retry_safe=not lasts(error)
             ) from cause
+
+
+def _fragments(dataset: lance.LanceDataset) -> list[str]:
+    return [json.dumps(part.metadata.to_json(), default=str) for part in dataset.get_fragments()]
 
 
 def _files(dataset: lance.LanceDataset) -> set[str]:
