@@ -62,7 +62,8 @@ _drivers = itertools.count(1)
 def nonces() -> Callable[[], str]:
     """Return a maker of nonces that no other maker of this process repeats."""
     driver, numbers = next(_drivers), itertools.count(1)
-    return lambda: f"nonce-{driver}-{next(numbers)}"
+    # Names of files have twelve characters of it.
+    return lambda: f"n{driver}-{next(numbers)}"
 
 
 def manual_ports(
