@@ -5,8 +5,8 @@ For each key two branches begin at the same rows: our run writes one, Spark the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,10 @@ def ours(lake: SparkSession, namespace: str, stack: Stack) -> Lake:
 
 class Merges(Twins):
     """A table; for each key a branch that we have written, and one that Spark has."""
+
+    upkeep_of_deletes: ClassVar[Mapping[str, str]] = {
+        "rewrite_position_delete_files": "options => map('rewrite-all', 'true')"
+    }
 
     def merge(self, source: DataFrame, keys: Sequence[str]) -> None:
         """Merge the rows of a source that have all columns of a key, once for each key."""
