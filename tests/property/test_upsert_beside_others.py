@@ -110,7 +110,7 @@ class Merged:
             table.overwrite(rows)
         elif action == "empty":
             table.delete()
-        elif action == "partition":
+        elif action == "partition" and "bucket[4]" not in str(table.spec()):
             with table.update_spec() as spec:
                 spec.add_field("a", BucketTransform(4), f"p{uuid.uuid4().hex}")
         elif action == "roll back":
