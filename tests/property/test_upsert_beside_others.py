@@ -110,7 +110,10 @@ class Merged:
             table.overwrite(rows)
         elif action == "empty":
             table.delete()
-        elif action == "partition" and "bucket[4]" not in str(table.spec()):
+        elif action == "partition" and table.schema().find_field("a").field_id not in {
+            field.source_id
+            for field in table.spec().fields  # PyIceberg takes one for a column.
+        }:
             with table.update_spec() as spec:
                 spec.add_field("a", BucketTransform(4), f"p{uuid.uuid4().hex}")
         elif action == "roll back":
