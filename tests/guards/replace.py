@@ -14,9 +14,16 @@ REPLACE_GUARDS = (
     Guard(
         name="a refusal that only a later look proves is recorded",
         file="engine/commit.py",
-        before="                self._record_refusal(tally, view)\n        tally.conflict = None",
-        after="                pass\n        tally.conflict = None",
+        before="                self._record_refusals(tally, view)\n        return view, landed",
+        after="                pass\n        return view, landed",
         test="tests/unit/engine/test_commit_stops.py -k second_look",
+    ),
+    Guard(
+        name="a refusal that only a later attempt proves is recorded",
+        file="engine/commit.py",
+        before="        for number in list(tally.conflicts):",
+        after="        for number in tally.conflicts[-1:]:",
+        test="tests/unit/engine/test_commit_stops.py -k several_refusals",
     ),
     Guard(
         name="replace: a manifest names the oldest number that is left in it",

@@ -126,8 +126,8 @@ TABLE_GUARDS = (
     Guard(
         name="a refusal is recorded only once the table has moved past the post",
         file="engine/commit.py",
-        before=" or view.settled_below <= self.log.intents[number].sequence_number:\n",
-        after=":\n",
+        before="if view.settled_below > self.log.intents[number].sequence_number:\n",
+        after="if view:\n",
         test="tests/unit/engine/test_commit_stops.py",
     ),
     Guard(

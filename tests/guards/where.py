@@ -41,8 +41,8 @@ WHERE_GUARDS = (
     Guard(
         name="filter: a rewritten file is posted without a pause",
         file="engine/commit.py",
-        before="if not replaces or (tally.conflict is None and not tally.is_late):",
-        after="if not replaces or tally.conflict is None:",
+        before="if not replaces or not (tally.is_conflict or tally.is_late):",
+        after="if not replaces or not tally.is_conflict:",
         test="tests/unit/engine/test_commit_where.py -k no_pause",
     ),
     Guard(

@@ -167,9 +167,8 @@ def _takes_conflict_for_unsent(table: SimTable, outcome: Outcome) -> Outcome:
 
 def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:
     """Act as a commit that takes a missing mark as proof of a refusal."""
-    number, tally.conflict = tally.conflict, None
-    if number is not None:
-        commit.log.append(Refused(intent_number=number))
+    while tally.conflicts:
+        commit.log.append(Refused(intent_number=tally.conflicts.pop()))
 
 
 def _keeps_what_landed(ledger: Ledger, sight: Sight, table: str) -> Any:
@@ -260,9 +259,9 @@ GUARDS: dict[str, Patches] = {
     "abort fails closed": lambda: [
         mock.patch.object(cleanup, "_refuse_out_of_sight", lambda *_all, **_named: None)
     ],
-    "refusals": lambda: [mock.patch.object(Commit, "_record_refusal", lambda *_arguments: None)],
+    "refusals": lambda: [mock.patch.object(Commit, "_record_refusals", lambda *_arguments: None)],
     "looked after": lambda: [mock.patch.object(SimTable, "_answered", _takes_conflict_for_unsent)],
-    "moved past": lambda: [mock.patch.object(Commit, "_record_refusal", _records_at_once)],
+    "moved past": lambda: [mock.patch.object(Commit, "_record_refusals", _records_at_once)],
     "doubt keeps files": lambda: [mock.patch.object(cleanup, "_to_keep", _keeps_what_landed)],
     "doubt is told": lambda: [mock.patch.object(drive, "refuse_doubt", resolve.refuse_landed)],
     "new rows": lambda: [mock.patch.object(Workbook, "reopen", _refuses_new_rows)],

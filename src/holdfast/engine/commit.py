@@ -70,8 +70,10 @@ class _Tally:
     # Whether the last attempt ended before its post, because files were rewritten or gone.
     is_late: bool = False
     unknown: int = 0
-    # The intent whose post got a conflict, until a look at the table confirms it.
-    conflict: int | None = None
+    # Whether the last post got a conflict.
+    is_conflict: bool = False
+    # Intents whose posts got a conflict, until a look at the table proves that they cannot land.
+    conflicts: list[int] = field(default_factory=list)
     staged_files: Known = field(default_factory=Known)
 
 
@@ -176,7 +178,7 @@ class Commit:
         replaces = change.removes != "nothing"
         attempts_max = _REPLACE_ATTEMPTS_MAX if replaces else _ATTEMPTS_MAX
         for attempt in range(1, attempts_max + 1):
-            tally.is_late = False
+            tally.is_late = tally.is_conflict = False
             try:
                 landed = self._try_once(change, reference, schemas, tally)
             except CatalogUnavailableError:
@@ -187,7 +189,7 @@ class Commit:
                 return replace(landed, posts=len(self.posted))
             if tally.unknown >= _UNKNOWN_MAX:
                 break
-            if not replaces or (tally.conflict is None and not tally.is_late):
+            if not replaces or not (tally.is_conflict or tally.is_late):
                 # Computing the loss again takes longer than any pause: others would always win.
                 self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
         try:
@@ -199,7 +201,7 @@ class Commit:
             ) from error
         if landed is not None:
             return replace(landed, posts=len(self.posted))
-        self._record_refusal(tally, view)
+        self._record_refusals(tally, view)
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
         raise CommitConflictError(table=self.sink.name, attempts=attempts_max)
@@ -240,11 +242,11 @@ class Commit:
             outcome = self.sink.post(view, self.run_id, mark, complete)
         except CommitRefusedError:
             with contextlib.suppress(HoldfastError):  # The refusal is the error worth raising.
-                tally.conflict = number
+                tally.conflicts.append(number)
                 view = self.load()
                 if (landed := self.look(view)) is not None:
                     return landed
-                self._record_refusal(tally, view)
+                self._record_refusals(tally, view)
             raise
         failpoint("after-post")
         is_replaced = change.removes not in {"nothing", "columns"}
@@ -256,8 +258,9 @@ class Commit:
             receipt = self._write_receipt(MarkFound(mark=mark, present=True))
             return Landed(receipt=receipt, posts=0, present=True)
         tally.unknown += outcome is Outcome.UNKNOWN
-        if outcome is Outcome.CONFLICT:
-            tally.conflict = number
+        tally.is_conflict = outcome is Outcome.CONFLICT
+        if tally.is_conflict:
+            tally.conflicts.append(number)
         if outcome is Outcome.UNSENT:
             self.log.append(Refused(intent_number=number))
         return None
@@ -271,7 +274,7 @@ class Commit:
         view = self.load()
         landed = self.look(view)
         if landed is None:
-            self._record_refusal(tally, view)
+            self._record_refusals(tally, view)
         if landed is None and view.parent_snapshot_id is None:
             # A delayed post is refused only by its parent's sequence number, and a first commit
             # has no parent. So post an empty snapshot first, as the parent of the data intent.
@@ -284,8 +287,7 @@ class Commit:
             view = self.load()
             landed = self.look(view)
             if landed is None:
-                self._record_refusal(tally, view)
-        tally.conflict = None  # What no look has proven by now stays in doubt.
+                self._record_refusals(tally, view)
         return view, landed
 
     def _check_files(self, view: TableView, groups: Sequence[StagedGroup], tally: _Tally) -> bool:
@@ -337,25 +339,25 @@ class Commit:
             return None  # The table may have changed meanwhile.
         return complete
 
-    def _record_refusal(self, tally: _Tally, view: TableView) -> None:
-        """Record that the last post was refused, if a look after it proves that it cannot land.
+    def _record_refusals(self, tally: _Tally, view: TableView) -> None:
+        """Record which posts were refused, if a look after them proves that they cannot land.
 
         A missing mark is not proof: the request may have been duplicated on its way, with one
-        copy refused and the other yet to arrive. The table must have moved past it.
+        copy refused and the other yet to arrive. The table must have moved past it, which may
+        show only at a later look.
 
         Args:
-            tally: Names the post.
-            view: A view of the table, taken after the answer, that shows no mark.
+            tally: Names the posts.
+            view: A view of the table, taken after the answers, that shows no mark.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
             StoreError: The ledger does not answer.
         """
-        number = tally.conflict
-        if number is None or view.settled_below <= self.log.intents[number].sequence_number:
-            return
-        tally.conflict = None
-        self.log.append(Refused(intent_number=number))
+        for number in list(tally.conflicts):
+            if view.settled_below > self.log.intents[number].sequence_number:
+                self.log.append(Refused(intent_number=number))
+                tally.conflicts.remove(number)
 
     def _unknown(self, reason: str) -> CommitUnknownError:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)

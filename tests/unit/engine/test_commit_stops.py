@@ -155,6 +155,24 @@ def test_a_refusal_that_only_the_second_look_proves_is_recorded() -> None:
     assert min(log.intents) not in log.doubtful
 
 
+def test_several_refusals_are_recorded_once_a_later_look_proves_them() -> None:
+    """Otherwise the earlier post stays in doubt for ever.
+
+    Method: two answers are conflicts, but the table moves past both only after the second. Found by
+    the simulation (seed 962001201), where a compaction came while the loss was computed.
+    """
+    rig = Rig()
+    rig.table.post_faults += [PostFault.CONFLICT_THEN_LANDS, PostFault.CONFLICT_THEN_LANDS]
+
+    def rival_after_the_second() -> None:
+        rig.table.after_post = rig.table.foreign_append
+
+    rig.table.after_post = rival_after_the_second
+    assert rig.publish().posts == 3
+    log = rig.log()
+    assert not set(log.doubtful).intersection(sorted(log.intents)[:2])
+
+
 def test_a_permanent_refusal_is_raised_at_once() -> None:
     """A catalog that refuses for good is not asked a hundred times."""
     rig = Rig()
