@@ -201,20 +201,34 @@ class KeyFiles:
 class KeyFile:
     """One key file that is being written."""
 
-    def __init__(self, storage: Storage, uri: str) -> None:
-        """Open nothing yet: a record that covers nothing has no key file."""
-        self._storage = storage
-        self._uri = uri
+    def __init__(
+        self, storage: Storage, uri: str, *, step: str = "keys", schema: pa.Schema | None = None
+    ) -> None:
+        """Open nothing yet: a record that covers nothing has no key file.
+
+        Args:
+            storage: How the store is reached.
+            uri: Where the file is written.
+            step: What its failpoints are named for.
+            schema: The columns with the metadata that the file keeps; None if it has none.
+        """
+        self._storage, self._uri, self._step, self._schema = storage, uri, step, schema
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._file: ArrowFile | None = None
         self._writer: pq.ParquetWriter | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes have been encoded."""
+        return self._file.size_bytes if self._file is not None else 0
+
     def add(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
         """Add the keys of more rows."""
         # Copied: a column from Spark holds the memory of its whole batch.
         copies = [pa.concat_arrays([column, column.slice(0, 0)]) for column in columns]
-        batch = pa.RecordBatch.from_arrays(copies, names=list(names))
+        named = {"schema": self._schema} if self._schema is not None else {"names": list(names)}
+        batch = pa.RecordBatch.from_arrays(copies, **named)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
@@ -227,9 +241,9 @@ class KeyFile:
         if self._writer is None or self._file is None:
             return 0
         self._writer.close()
-        failpoint("before-keys")
+        failpoint(f"before-{self._step}")
         self._file.finish()
-        failpoint("after-keys")
+        failpoint(f"after-{self._step}")
         return self._file.size_bytes
 
     def abandon(self) -> None:
@@ -250,6 +264,7 @@ class KeyFile:
                 use_dictionary=False,
                 write_statistics=False,
                 write_page_checksum=True,
+                store_decimal_as_integer=True,
                 # Increasing numbers compress to almost nothing; for others it costs nothing.
                 column_encoding={
                     field.name: "DELTA_BINARY_PACKED"

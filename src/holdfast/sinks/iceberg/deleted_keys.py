@@ -12,21 +12,17 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from holdfast.errors import SchemaMismatchError
-from holdfast.failpoints import failpoint
+from holdfast.ledger.row_files import KeyFile
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.conform import NO_FLAG, Conformer, null_array
 from holdfast.sinks.iceberg.schemas import arrow_schema, parquet_schema
 from holdfast.storage.port import Storage
-from holdfast.storage.upload import ArrowFile
 
 # The flag in rows in their stored form. Columns in files have no dot in their names.
 FLAG = pa.field("holdfast.deletes", pa.bool_(), nullable=False)
-# Keys that wait in memory for their row group.
-_ROW_GROUP_BYTES = 8 << 20
 
 
 class DeletingRows:
@@ -140,12 +136,8 @@ class DeletedKeys:
     def __init__(self, storage: Storage, schema: pa.Schema) -> None:
         """Open nothing yet: output without such rows has no file."""
         self._storage, self._schema = storage, schema
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self._rows = 0
-        self._uri = ""
-        self._file: ArrowFile | None = None
-        self._writer: pq.ParquetWriter | None = None
+        self._uri, self._rows = "", 0
+        self._file: KeyFile | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -159,14 +151,11 @@ class DeletedKeys:
             keys: The keys.
             uri: Where the file is written, if it is not yet begun.
         """
-        self._uri = self._uri or uri
-        # Copied: a slice keeps alive all that it was cut from.
-        keys = pa.concat_batches([keys, keys.slice(0, 0)])
-        self._waiting.append(keys)
-        self._waiting_bytes += keys.nbytes
+        if self._file is None:
+            self._uri = uri
+            self._file = KeyFile(self._storage, uri, step="deleted-keys", schema=self._schema)
+        self._file.add(self._schema.names, keys.columns)
         self._rows += keys.num_rows
-        if self._waiting_bytes >= _ROW_GROUP_BYTES:
-            self._write_row_group()
 
     def finish(self) -> list[StagedGroup]:
         """Make the file visible, and return it as staged; nothing if there are no keys.
@@ -174,49 +163,20 @@ class DeletedKeys:
         Raises:
             StorageError: It did not arrive.
         """
-        if not self._rows:
+        if self._file is None:
             return []
-        if self._waiting:
-            self._write_row_group()
-        file, writer = self._file, self._writer
-        assert file is not None  # noqa: S101 - there are rows.
-        assert writer is not None  # noqa: S101 - there are rows.
-        writer.close()
-        failpoint("before-deleted-keys")
-        file.finish()
-        failpoint("after-deleted-keys")
         group = StagedGroup(
             path=self._uri,
-            size_bytes=file.size_bytes,
+            size_bytes=self._file.finish(),
             files=(),
             detail={},
             deleted_keys=self._rows,
         )
-        self._file = self._writer = None
-        self._rows, self._uri = 0, ""
+        self._file, self._uri, self._rows = None, "", 0
         return [group]
 
     def abandon(self) -> None:
         """Discard what is not finished."""
-        if self._file is not None and self._writer is not None:
-            self._file.discard()
-            self._writer.close()
-        self._file = self._writer = None
-        self._waiting, self._waiting_bytes = [], 0
-        self._rows, self._uri = 0, ""
-
-    def _write_row_group(self) -> None:
-        rows = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
-        if self._writer is None:
-            self._file = ArrowFile(self._storage.open_sink(self._uri))
-            self._writer = pq.ParquetWriter(
-                pa.PythonFile(self._file, mode="w"),
-                self._schema,
-                compression="zstd",
-                use_dictionary=False,
-                write_statistics=False,
-                write_page_checksum=True,
-                store_decimal_as_integer=True,
-            )
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        if self._file is not None:
+            self._file.abandon()
+        self._file, self._uri, self._rows = None, "", 0

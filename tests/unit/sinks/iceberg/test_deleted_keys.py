@@ -35,10 +35,10 @@ from pyiceberg.types import (
 )
 
 from holdfast.errors import SchemaMismatchError
+from holdfast.ledger import row_files
 from holdfast.ledger.row_files import ChunkFile, decode_chunk
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.conform import ValueMisfitError
-from holdfast.sinks.iceberg import deleted_keys
 from holdfast.sinks.iceberg.deleted_keys import FLAG
 from holdfast.sinks.iceberg.writer import IcebergTaskWriter, IcebergWriterSpec
 from tests.fakes.iceberg_tables import entries, local_path, writer_spec
@@ -282,7 +282,7 @@ def test_rows_of_both_kinds_may_share_a_batch(tmp_path: Path) -> None:
 
 def test_each_cut_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later cut does not overwrite what an earlier one has staged."""
-    monkeypatch.setattr(deleted_keys, "_ROW_GROUP_BYTES", 64)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 64)
     writer = spec_of(tmp_path).open("t")
     first = cut(writer, output(range(50), [True] * 50))
     second = cut(writer, output([60], [False]))
@@ -296,7 +296,7 @@ def test_a_task_that_gives_up_leaves_no_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it writes afterwards is a file without them."""
-    monkeypatch.setattr(deleted_keys, "_ROW_GROUP_BYTES", 64)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 64)
     writer = spec_of(tmp_path).open("t")
     writer.write(writer.fit(output(range(50), [True] * 50)))
     writer.abandon()
@@ -307,10 +307,12 @@ def test_a_task_that_gives_up_leaves_no_keys(
 
 def test_keys_fill_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that only deletes makes its work durable without a chunk for each checkpoint."""
-    monkeypatch.setattr(deleted_keys, "_ROW_GROUP_BYTES", 64)
+    monkeypatch.setattr(row_files, "_ROW_GROUP_BYTES", 64)
     properties = {"write.target-file-size-bytes": "100"}
     writer = spec_of(tmp_path, properties=properties).open("t")
-    writer.write(writer.fit(output(range(5000), [True] * 5000)))
+    # Numbers that grow evenly would take no room.
+    keys = [number * number * 7919 % 1_000_003 for number in range(5000)]
+    writer.write(writer.fit(output(keys, [True] * 5000)))
     assert writer.fullness >= 1
     writer.cut()
     assert writer.fullness < 1
