@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,27 @@ def test_a_plan_is_run_and_reported(tmp_path: Path) -> None:
     assert (report.end, report.rows_in, report.problem) == ("complete", 3, None)
     (record,) = task_records(the_plan.ledger)
     assert (record.log, report.records, len(record.groups)) == (report.log, 1, 1)
+
+
+def test_the_next_task_does_not_pay_for_what_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two tasks, Spark collects garbage, and reads the directories of zip files."""
+    archive = tmp_path / "modules.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("found_in_a_zip_file.py", "NUMBER = 7")
+    monkeypatch.syspath_prepend(str(archive))
+    importlib.import_module("found_in_a_zip_file")
+    assert str(archive) in sys.path_importer_cache
+    gc.unfreeze()
+    try:
+        run(pickle.dumps(plan(tmp_path)))
+        assert gc.get_freeze_count()
+        assert str(archive) not in sys.path_importer_cache
+        del sys.modules["found_in_a_zip_file"]
+        assert importlib.import_module("found_in_a_zip_file").NUMBER == 7
+    finally:
+        gc.unfreeze()
 
 
 def problem(report: TaskReport) -> dict[str, str]:
