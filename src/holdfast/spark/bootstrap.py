@@ -87,10 +87,11 @@ def leave_out_what_is_loaded() -> None:
 
     Spark takes 0.35 s of CPU time there, more than a small task. Half of it is a garbage collection
     that walks through all modules: so those that are loaded by now are taken out of it. The other
-    half reads the directories of zip files on the path again, `pyspark.zip` for one: so these are
-    forgotten, until an import looks for a module there.
+    half reads the directories of zip files on the path again, such as `pyspark.zip`: so these are
+    forgotten until an import looks for a module there.
     """
     if not gc.get_freeze_count():
+        gc.collect()  # What is garbage by now would otherwise stay for the life of the process.
         gc.freeze()
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
