@@ -332,11 +332,35 @@ _ROWS = (
             " {wide.shuffled_mb} MB. A worker held at most {wide.worker_mb} MB."
         ),
     ),
-    (SCALE, "upsert", "| in all files | {ours_s} | {merge_s} | **{ratio_copy_on_write}** |"),
+    *(
+        (
+            SCALE,
+            "upsert",
+            f"| {mode}, {keys} | {{{ours}_s}} | {{{merge}_s}} | **{{ratio_{name}}}** |",
+        )
+        for mode, keys, ours, merge, name in (
+            ("copy-on-write", "in all files", "ours", "merge", "copy_on_write"),
+            ("copy-on-write", "in a sixth", "ours_local", "merge_local", "copy_on_write_local"),
+            (
+                "merge-on-read",
+                "in all files",
+                "ours_by_position",
+                "merge_by_position",
+                "merge_on_read",
+            ),
+            (
+                "merge-on-read",
+                "in a sixth",
+                "ours_by_position_local",
+                "merge_by_position_local",
+                "merge_on_read_local",
+            ),
+        )
+    ),
     (
-        SCALE,
+        README,
         "upsert",
-        "| in a sixth | {ours_local_s} | {merge_local_s} | **{ratio_copy_on_write_local}** |",
+        "| {ratio_copy_on_write} of its time by copy-on-write, {ratio_merge_on_read}",
     ),
     (SCALE, "upsert", "over 24 files: {searched_files} and {rewritten_files}; in a sixth"),
     (SCALE, "commit-files", "F = 100,000: {driver_grown_mb} MB |"),
