@@ -249,8 +249,7 @@ class Commit:
                 self._record_refusals(tally, view)
             raise
         failpoint("after-post")
-        is_replaced = change.removes not in {"nothing", "columns"}
-        gone = f" for {intent.removed_rows:,}" if is_replaced else ""
+        gone = f" for {intent.removed_rows:,}" if change.takes_rows else ""
         log_step(
             self.run_id, f"posted intent {number} ({intent.rows:,} rows{gone}): {outcome.value}"
         )

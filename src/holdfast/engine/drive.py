@@ -366,7 +366,7 @@ class Driver:
             change = replace(change, keys=keys)
         if removes == "columns":
             change = replace(change, failed=_spans(book.work.quarantined))
-        if removes in {"where", "keys", "columns"}:
+        if change.is_by_row or removes == "columns":
             rewrites = Rewrites(
                 ledger=self.ledger,
                 sink=self.sink,

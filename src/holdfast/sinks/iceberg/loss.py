@@ -209,7 +209,7 @@ class Losses:
             UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
             SettingsError: The filter does not fit the table.
         """
-        if change.removes in {"where", "keys"}:
+        if change.is_by_row:
             return self._filtered(table, listed, change)
         return _Chosen(
             states={

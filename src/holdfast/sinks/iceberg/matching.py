@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 
 from holdfast.errors import SettingsError
-from holdfast.reading.iceberg_rows import ByFieldId, columns_to_read
+from holdfast.reading.iceberg_rows import ByFieldId
 from holdfast.reading.parquet_file import ParquetSource
 from holdfast.sinks.base import Keys
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -105,7 +105,7 @@ class KeyColumns:
         Raises:
             FieldsDifferError: A column has a default that cannot be used.
         """
-        return ByFieldId(schema=columns_to_read(self.fields, names), constants=constants or {})
+        return ByFieldId.of(self.fields, names, constants)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what can be worked out again."""

@@ -210,7 +210,7 @@ class Where:
         Raises:
             FieldsDifferError: A column has a default that cannot be used.
         """
-        return ByFieldId(schema=columns_to_read(self._needed, names), constants=constants or {})
+        return ByFieldId.of(self._needed, names, constants)
 
     def _check(self) -> None:
         """Try the filter out on no rows.
