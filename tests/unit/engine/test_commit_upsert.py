@@ -21,6 +21,7 @@ from holdfast.engine import base, large_index
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
+    CommitConflictError,
     DuplicateOutputError,
     JobFailedError,
     RunMismatchError,
@@ -265,6 +266,20 @@ def test_after_a_conflict_only_new_files_are_searched(made: Merged) -> None:
     assert made.rows == OLD | {3: "new", 50: "new", 60: "other", 70: "other", 80: "new"}
     assert (report.posts, report.searched_files, report.searched_again) == (3, 2, 1)
     assert len(made.indexes) == 1
+
+
+@pytest.mark.parametrize("conflicts", [20, 21])
+def test_as_many_conflicts_are_survived_as_documented(conflicts: int, made: Merged) -> None:
+    """Each brings a file to search: that is a part of the attempt that posts what it found."""
+    made.before_posts = [lambda: made.append([3], "other") for _ in range(conflicts)]
+    if conflicts > 20:
+        with pytest.raises(CommitConflictError) as caught:
+            made.start(3)
+        assert caught.value.attempts == conflicts
+        return
+    report = made.start(3)
+    assert (report.posts, report.searched_again, report.replaced_rows) == (21, 20, 21)
+    assert made.rows == OLD | {3: "new"}
 
 
 def test_a_row_that_others_delete_meanwhile_stays_deleted(made: Merged) -> None:
