@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from holdfast.engine import base, large_index
+from holdfast.engine import base, drive, large_index
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
@@ -346,6 +346,34 @@ def test_other_columns_under_the_names_of_the_key_are_refused(
         change.rename_column("x", "by")
     with pytest.raises(TableChangedError):
         made.start(3, on="name")
+
+
+def test_the_index_is_of_the_columns_that_rows_were_staged_for(
+    made: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others swap two names while the index is built, and are done before the post."""
+
+    def swap() -> None:
+        for name, new in (("name", "x"), ("by", "name"), ("x", "by")):
+            with made.lake.table.update_schema() as change:
+                change.rename_column(name, new)
+
+    def swapped(*args: Any) -> Any:  # noqa: ANN401
+        swap()
+        return merge(*args)
+
+    def back(*args: Any) -> Any:  # noqa: ANN401
+        keys = indexed(*args)
+        swap()
+        return keys
+
+    merge, indexed = drive.merge, base.Indexes.of
+    monkeypatch.setattr(drive, "merge", swapped)
+    monkeypatch.setattr(base.Indexes, "of", back)
+    with pytest.raises(TableChangedError, match="'name' was renamed to 'by'"):
+        made.start(3, on="name")
+    swap()
+    assert made.rows == OLD
 
 
 def test_what_cannot_be_a_key_is_refused_at_once(made: Merged) -> None:
