@@ -121,9 +121,9 @@ class Matching:
     keys: Keys | None
 
     @property
-    def schema_json(self) -> str:
+    def basis(self) -> tuple[str, ...]:
         """What verdicts depend on, apart from the file."""
-        return f"{self.key.schema_json} {self.keys.name if self.keys else ''}"
+        return (self.key.schema_json, self.keys.name if self.keys else "", *self.key.on)
 
     @property
     def meaning(self) -> str:

@@ -155,6 +155,11 @@ class Where:
         schema = self._schema
         return ", ".join(f"{schema.find_column_name(n)} {n} {schema.find_type(n)}" for n in ids)
 
+    @property
+    def basis(self) -> tuple[str, ...]:
+        """What verdicts depend on, apart from the file."""
+        return (self.schema_json, self.text)
+
     def verdict(self, file: DataFile, spec: PartitionSpec) -> Verdict:
         """Return which rows of a data file go, as far as metadata tells; deletes do not matter.
 
