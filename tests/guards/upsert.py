@@ -27,6 +27,20 @@ UPSERT_GUARDS = (
         test=f"{_UPSERT} -k more_rows_get_another_index",
     ),
     Guard(
+        name="upsert: an index is of the columns that rows were staged for",
+        file="engine/drive.py",
+        before="            self.sink.check(view, book.schemas, [])\n",
+        after="",
+        test=f"{_UPSERT} -k columns_that_rows_were_staged_for",
+    ),
+    Guard(
+        name="upsert: a search is no attempt of its own",
+        file="engine/commit.py",
+        before="            attempt += not has_searched\n",
+        after="            attempt += 1\n",
+        test=f"{_UPSERT} -k as_documented",
+    ),
+    Guard(
         name="upsert: what was searched for other keys does not count",
         file=_MATCHING,
         before="return f\"{self.key.meaning} in {self.keys.name if self.keys else ''}\"\n",

@@ -39,6 +39,13 @@ WHERE_GUARDS = (
         test="tests/unit/engine/test_commit_where.py -k means_another_column",
     ),
     Guard(
+        name="filter: what it says about a file does not count for another filter",
+        file=_FILTER,
+        before="        return (self.schema_json, self.text)\n",
+        after="        return (self.schema_json,)\n",
+        test="tests/unit/engine/test_commit_where.py -k another_verdict",
+    ),
+    Guard(
         name="filter: a rewritten file is posted without a pause",
         file="engine/commit.py",
         before="if not replaces or not (tally.is_conflict or tally.is_late):",

@@ -75,8 +75,8 @@ class ReplacedRows:
             on=self.identity.on,
             write_mode=options.write_mode,
         )
-        if change.removes in {"nothing", "columns"}:
-            return  # No row goes. What columns are computed from is pinned with the input.
+        if not change.takes_rows:
+            return  # What columns are computed from is pinned with the input.
         if change.removes != "all":  # Not every table has partitions, nor fits every filter.
             self.sink.loss(view, change, "none")
         asked = options.based_on or self.snapshot_read()

@@ -177,7 +177,8 @@ class Commit:
         tally = _Tally()
         replaces = change.removes != "nothing"
         attempts_max = _REPLACE_ATTEMPTS_MAX if replaces else _ATTEMPTS_MAX
-        for attempt in range(1, attempts_max + 1):
+        attempt, has_searched = 1, False
+        while attempt <= attempts_max:
             tally.is_late = tally.is_conflict = False
             try:
                 landed = self._try_once(change, reference, schemas, tally)
@@ -192,6 +193,9 @@ class Commit:
             if not replaces or not (tally.is_conflict or tally.is_late):
                 # Computing the loss again takes longer than any pause: others would always win.
                 self.ledger.ports.sleep(_pause_s(attempt, self.ledger.ports.jitter))
+            # A search, and the look that posts what it has found, are one attempt.
+            has_searched = tally.is_late and not has_searched
+            attempt += not has_searched
         try:
             view = self.load()
             landed = self.look(view)
@@ -249,8 +253,7 @@ class Commit:
                 self._record_refusals(tally, view)
             raise
         failpoint("after-post")
-        is_replaced = change.removes not in {"nothing", "columns"}
-        gone = f" for {intent.removed_rows:,}" if is_replaced else ""
+        gone = f" for {intent.removed_rows:,}" if change.takes_rows else ""
         log_step(
             self.run_id, f"posted intent {number} ({intent.rows:,} rows{gone}): {outcome.value}"
         )

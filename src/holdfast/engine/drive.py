@@ -362,11 +362,14 @@ class Driver:
                 submitter=self.input.submitter,
                 options=options,
             )
-            keys = indexes.of(commit.load(), book.work.groups, reference)
+            view = commit.load()
+            # Names must mean the columns that rows were staged for, not only at the post.
+            self.sink.check(view, book.schemas, [])
+            keys = indexes.of(view, book.work.groups, reference)
             change = replace(change, keys=keys)
         if removes == "columns":
             change = replace(change, failed=_spans(book.work.quarantined))
-        if removes in {"where", "keys", "columns"}:
+        if change.is_by_row or removes == "columns":
             rewrites = Rewrites(
                 ledger=self.ledger,
                 sink=self.sink,

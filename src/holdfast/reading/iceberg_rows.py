@@ -93,6 +93,25 @@ class ByFieldId:
     # Values of columns that may be missing from a file, because its partition has them; by id.
     constants: Mapping[int, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        fields: Sequence[NestedField],
+        names: NameMapping | None = None,
+        constants: Mapping[int, Any] | None = None,
+    ) -> ByFieldId:
+        """Return how columns of a table are found in a file of it.
+
+        Args:
+            fields: The columns.
+            names: How the table finds columns in files without ids.
+            constants: Values that only the file's partition has, by column id.
+
+        Raises:
+            FieldsDifferError: A column has a default that cannot be used.
+        """
+        return cls(schema=columns_to_read(fields, names), constants=constants or {})
+
     def wanted(self, own: pa.Schema) -> Iterable[str]:
         """Choose from a file's own columns."""
         return self._places(own).values()

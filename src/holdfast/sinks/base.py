@@ -248,6 +248,16 @@ class Change:
     # What that is in the table that the post builds on: see `Sink.loss`.
     loss: Loss = Loss()
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows of the table go."""
+        return self.removes not in {"nothing", "columns"}
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether rows go one by one, so that files have to be searched for them."""
+        return self.removes in {"where", "keys"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:

@@ -38,6 +38,7 @@ from holdfast.worker.key_values import (
     rough_stretches,
 )
 from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import item_texts
 
 # How many bytes of keys one task holds to make a piece of them.
 _PIECE_BYTES = 24 * 1024 * 1024
@@ -62,8 +63,7 @@ class PiecePlan:
         """Write the keys of each work item as pieces. Runs on an executor."""
         reader, pieces = self.reader.open(), []
         with io_runtime().bounded(self.limits.in_flight_bytes):
-            items = (text for batch in batches for text in batch.column(0).to_pylist())
-            keys = (batch for item in items for batch in reader.keys(item))
+            keys = (batch for item in item_texts(batches) for batch in reader.keys(item))
             for number, portion in enumerate(_portions(keys)):
                 name = f"{self.name}-{place:05d}-{attempt}-{number}.keys"
                 pieces.append(self._written(name, portion).to_json())
@@ -204,7 +204,7 @@ class BucketPlan:
         """Write a file of the index for each work item. Runs on an executor."""
         built, damaged = [], []
         with io_runtime().bounded(self.limits.in_flight_bytes):
-            for text in (text for batch in batches for text in batch.column(0).to_pylist()):
+            for text in item_texts(batches):
                 number, slot, parts = json.loads(text)
                 try:
                     keys = self._keys(

@@ -45,6 +45,7 @@ from holdfast.worker.key_values import (
     stretches_of,
 )
 from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import item_texts
 
 _EXAMPLES = 3
 # Keys that one task sorts, and each worker process holds, in its memory: see ADR 0029.
@@ -185,8 +186,7 @@ class IndexPlan:
         """Write the keys of each work item into one file of the index. Runs on an executor."""
         reader, built = self.reader.open(), []
         with io_runtime().bounded(self.limits.in_flight_bytes):
-            items = (text for batch in batches for text in batch.column(0).to_pylist())
-            for number, item in enumerate(items):
+            for number, item in enumerate(item_texts(batches)):
                 name = f"{self.name}-{place:05d}-{attempt}-{number}.parquet"
                 held, size = [], 0
                 for batch in reader.keys(item):
@@ -237,7 +237,7 @@ class FindPlan:
         """
         reader, found = self.reader.open(), []
         with io_runtime().bounded(self.limits.in_flight_bytes):
-            for item in (text for batch in batches for text in batch.column(0).to_pylist()):
+            for item in item_texts(batches):
                 keys = (batch.columns for batch in reader.keys(item))
                 places = np.concatenate([np.zeros(0, np.int64), *self.index.search(keys)])
                 if (places < 0).any():

@@ -35,6 +35,7 @@ from holdfast.sinks.conform import Conformer
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime, read_ahead
 from holdfast.worker.reports import TaskProblem, TaskReport
+from holdfast.worker.task import item_texts
 from holdfast.worker.twins import reason_to_do_nothing
 
 # The one column of the work items' DataFrame: a JSON list of chunks.
@@ -211,7 +212,7 @@ class RewritePlan:
         done: list[str] = []
         try:
             with io_runtime().bounded(self.limits.in_flight_bytes):
-                for item in (text for batch in batches for text in batch.column(0).to_pylist()):
+                for item in item_texts(batches):
                     failpoint("before-rewrite")
                     # A file that is gone is no longer in the table: the next look shows it.
                     with contextlib.suppress(FileNotFoundError):

@@ -98,6 +98,11 @@ class ScanTask:
 OnError = Literal["raise", "quarantine"]
 
 
+def item_texts(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
+    """Yield the work items of a task: a batch may hold several, and a task several batches."""
+    return (text for batch in batches for text in batch.column(0).to_pylist())
+
+
 class ItemPlan(Protocol):
     """The work of every task of a job over work items, such as a replay. Pickled, never stored."""
 

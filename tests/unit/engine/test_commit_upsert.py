@@ -17,10 +17,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from holdfast.engine import base, large_index
+from holdfast.engine import base, commit, drive, large_index
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
+    CommitConflictError,
     DuplicateOutputError,
     JobFailedError,
     RunMismatchError,
@@ -267,6 +268,24 @@ def test_after_a_conflict_only_new_files_are_searched(made: Merged) -> None:
     assert len(made.indexes) == 1
 
 
+@pytest.mark.parametrize("conflicts", [3, 4])
+def test_as_many_conflicts_are_survived_as_documented(
+    conflicts: int, made: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each brings a file to search: that is a part of the attempt that posts what it found."""
+    assert commit._REPLACE_ATTEMPTS_MAX == 21  # noqa: SLF001 - so many are slow.
+    monkeypatch.setattr(commit, "_REPLACE_ATTEMPTS_MAX", 4)
+    made.before_posts = [lambda: made.append([3], "other") for _ in range(conflicts)]
+    if conflicts == 4:
+        with pytest.raises(CommitConflictError) as caught:
+            made.start(3)
+        assert caught.value.attempts == conflicts
+        return
+    report = made.start(3)
+    assert (report.posts, report.searched_again, report.replaced_rows) == (4, 3, 4)
+    assert made.rows == OLD | {3: "new"}
+
+
 def test_a_row_that_others_delete_meanwhile_stays_deleted(made: Merged) -> None:
     """Its file was rewritten with it: that must not count any more."""
     made.before_posts = [lambda: made.lake.table.delete("id = 7")]
@@ -331,6 +350,34 @@ def test_other_columns_under_the_names_of_the_key_are_refused(
         change.rename_column("x", "by")
     with pytest.raises(TableChangedError):
         made.start(3, on="name")
+
+
+def test_the_index_is_of_the_columns_that_rows_were_staged_for(
+    made: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others swap two names while the index is built, and are done before the post."""
+
+    def swap() -> None:
+        for name, new in (("name", "x"), ("by", "name"), ("x", "by")):
+            with made.lake.table.update_schema() as change:
+                change.rename_column(name, new)
+
+    def swapped(*args: Any) -> Any:  # noqa: ANN401
+        swap()
+        return merge(*args)
+
+    def back(*args: Any) -> Any:  # noqa: ANN401
+        keys = indexed(*args)
+        swap()
+        return keys
+
+    merge, indexed = drive.merge, base.Indexes.of
+    monkeypatch.setattr(drive, "merge", swapped)
+    monkeypatch.setattr(base.Indexes, "of", back)
+    with pytest.raises(TableChangedError, match="'name' was renamed to 'by'"):
+        made.start(3, on="name")
+    swap()
+    assert made.rows == OLD
 
 
 def test_what_cannot_be_a_key_is_refused_at_once(made: Merged) -> None:

@@ -135,6 +135,13 @@ def test_of_a_file_with_both_the_other_rows_stay(made: Filtered) -> None:
     assert summary.summary["total-records"] == str(len(made.rows))
 
 
+def test_another_filter_is_another_verdict(made: Filtered) -> None:
+    """What one filter says about a file does not count for the next run on the same table."""
+    made.start(301, where="id >= 300")
+    made.start(101, run_id="other", where="id >= 100 and id < 200")
+    assert made.rows == [*range(10), 101, 301, None]
+
+
 def test_null_is_outside_of_every_comparison(made: Filtered) -> None:
     """A row for which the filter is NULL stays, and must not be in the output either."""
     made.start(2, where="n != 4 and id < 100")

@@ -108,8 +108,8 @@ class Losses:
     _staged: dict[str, frozenset[Partition]] = field(default_factory=dict)
     # Manifests of the last look without the files that went, by path.
     _rewritten: dict[str, Rewritten] = field(default_factory=dict)
-    # What the filter says about files, by the schema and their state.
-    _verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    # What filters and keys say about files, by what decides and the file's state.
+    _verdicts: dict[tuple[tuple[str, ...], str], Verdict] = field(default_factory=dict)
 
     def of(self, table: Table, parent: Snapshot | None, change: Change, name: str) -> Loss:
         """Return what a change removes from the parent of its snapshot.
@@ -209,7 +209,7 @@ class Losses:
             UnsupportedTableError: A file of which only some rows may go cannot be rewritten.
             SettingsError: The filter does not fit the table.
         """
-        if change.removes in {"where", "keys"}:
+        if change.is_by_row:
             return self._filtered(table, listed, change)
         return _Chosen(
             states={
@@ -274,11 +274,11 @@ class Losses:
         self, where: RowsByTest, home: Manifest, files: Sequence[LiveFile], spec: PartitionSpec
     ) -> list[Verdict]:
         """Return what the filter says about data files of a manifest."""
-        known, schema = self._verdicts, where.schema_json
-        unknown = [file for file in files if (schema, _state(file)) not in known]
+        known, basis = self._verdicts, where.basis
+        unknown = [file for file in files if (basis, _state(file)) not in known]
         for file, data_file in home.data_files(unknown, spec):
-            known[schema, _state(file)] = where.verdict(data_file, spec)
-        return [known[schema, _state(file)] for file in files]
+            known[basis, _state(file)] = where.verdict(data_file, spec)
+        return [known[basis, _state(file)] for file in files]
 
     def states(self, table: Table, snapshot: Snapshot | None) -> frozenset[str]:
         """Return the states of the files that are live in a snapshot, of deletes too.

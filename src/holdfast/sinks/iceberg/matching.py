@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 
 from holdfast.errors import SettingsError
-from holdfast.reading.iceberg_rows import ByFieldId, columns_to_read
+from holdfast.reading.iceberg_rows import ByFieldId
 from holdfast.reading.parquet_file import ParquetSource
 from holdfast.sinks.base import Keys
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
@@ -105,7 +105,7 @@ class KeyColumns:
         Raises:
             FieldsDifferError: A column has a default that cannot be used.
         """
-        return ByFieldId(schema=columns_to_read(self.fields, names), constants=constants or {})
+        return ByFieldId.of(self.fields, names, constants)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what can be worked out again."""
@@ -121,9 +121,9 @@ class Matching:
     keys: Keys | None
 
     @property
-    def schema_json(self) -> str:
+    def basis(self) -> tuple[str, ...]:
         """What verdicts depend on, apart from the file."""
-        return f"{self.key.schema_json} {self.keys.name if self.keys else ''}"
+        return (self.key.schema_json, self.keys.name if self.keys else "", *self.key.on)
 
     @property
     def meaning(self) -> str:

@@ -155,6 +155,11 @@ class Where:
         schema = self._schema
         return ", ".join(f"{schema.find_column_name(n)} {n} {schema.find_type(n)}" for n in ids)
 
+    @property
+    def basis(self) -> tuple[str, ...]:
+        """What verdicts depend on, apart from the file."""
+        return (self.schema_json, self.text)
+
     def verdict(self, file: DataFile, spec: PartitionSpec) -> Verdict:
         """Return which rows of a data file go, as far as metadata tells; deletes do not matter.
 
@@ -210,7 +215,7 @@ class Where:
         Raises:
             FieldsDifferError: A column has a default that cannot be used.
         """
-        return ByFieldId(schema=columns_to_read(self._needed, names), constants=constants or {})
+        return ByFieldId.of(self._needed, names, constants)
 
     def _check(self) -> None:
         """Try the filter out on no rows.

@@ -354,7 +354,7 @@ class LanceSink(StagedFiles):
             raise UnsupportedTableError(
                 table=self.name, what="a Lance dataset has no partitions", cure="call overwrite"
             )
-        if change.removes in {"where", "keys"}:
+        if change.is_by_row:
             raise self._cannot_filter()
         return loss_of(self._place, view.handle.dataset, change, name)
 
