@@ -53,7 +53,7 @@ def _table(session: SparkSession, stack: Stack, rows: int, sizes: list[int]) -> 
             made = old.repartitionByRange(_FILES, "id").sortWithinPartitions("id")
         else:
             first = session.read.option("file-open-cost", _ONE_FILE_BYTES)
-            whole = first.option("split-size", _ONE_FILE_BYTES).option("tag", "x1")
+            whole = first.option("split-size", _ONE_FILE_BYTES).option("versionAsOf", "x1")
             shifted = f"id + {2 * rows * (size - 1)}L AS id"
             made = whole.table(f"lake.{name}").selectExpr(shifted, *others)
         made.writeTo(f"lake.{name}").option("distribution-mode", "none").append()

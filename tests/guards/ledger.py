@@ -325,11 +325,18 @@ LEDGER_GUARDS = (
         test=_FAILED,
     ),
     Guard(
-        name="checkpoints: files are named though only failed rows came after their chunk",
+        name="checkpoints: files are named though only failed rows are beside them",
         file="worker/checkpoints.py",
         before="        if self._keys.rows or any(where.values()) or not self._quarantine:\n",
         after="        if self._keys.rows or not self._quarantine:\n",
         test=_FAILED,
+    ),
+    Guard(
+        name="checkpoints: files with rows of a failed batch are discarded",
+        file="worker/checkpoints.py",
+        before="        if not self._has_uncounted:\n",
+        after="        if not self._has_uncounted or self._chunk.let_go:\n",
+        test="tests/unit/worker/test_checkpoints_records.py",
     ),
     Guard(
         name="work: ranges that share a row prove nothing",

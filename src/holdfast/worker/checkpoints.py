@@ -184,6 +184,8 @@ class Checkpoints:
         self._clock = clock
         self._chunk = ChunkBuffer(ledger.storage, every_s, clock)
         self._quarantine = Quarantine(key, ledger.claim, locate)
+        # Whether the table files have output of a batch that is not counted yet.
+        self._has_uncounted = False
         # Rows of a scan that its reader leaves out: the next record covers them.
         self.passed_over: list[Span] = []
         self._is_scan = locate is not None
@@ -252,6 +254,7 @@ class Checkpoints:
                 # its next batch into the same memory, and a slice keeps alive everything it was cut
                 # from.
                 rows = copied(rows)
+            self._has_uncounted = True
             self._writer.write(rows)
             self._chunk.hold(rows)
 
@@ -289,6 +292,7 @@ class Checkpoints:
         self._seconds += step.seconds
         self._cost += step.cost
         self._chunk.keep()
+        self._has_uncounted = False
 
     def finish(self) -> None:
         """Finish the task's input. Only a task without any input leaves no record."""
@@ -301,10 +305,14 @@ class Checkpoints:
             self._cut("stopped")
 
     def stop_at_failed_batch(self) -> None:
-        """Stop at a failed batch: keep the batches before it, as far as possible.
+        """Stop at a failed batch: keep the batches before it.
 
-        Their table files also hold rows of the failed batch, so those files are discarded.
+        If the batch failed when some of its output was in the table files, they are discarded. Then
+        the batches since the last cut are kept as far as a chunk holds them.
         """
+        if not self._has_uncounted:
+            self.stop()
+            return
         self._writer.abandon()
         self._chunk.drop_held()
         if self._chunk.let_go:

@@ -321,6 +321,21 @@ def test_fast_rows_are_cut_when_a_checkpoint_is_due(monkeypatch: pytest.MonkeyPa
     assert (task.in_files(cut), sorted(task.covered(cut))) == ([1, 2, 3], [1, 2, 3])
 
 
+def test_a_batch_that_fails_before_it_has_output_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table files hold only rows of the batches before it, however many: they are named."""
+    task = Task()
+    monkeypatch.setattr(checkpoints, "_KEPT_BYTES_MAX", 1)
+    monkeypatch.setattr(checkpoints, "_WORTH_A_CUT_BYTES", 1)
+    task.do([1])
+    task.do([2])
+    task.checkpoints.stop_at_failed_batch()
+    (record,) = task.records
+    assert (task.in_files(record), sorted(task.covered(record))) == ([1, 2], [1, 2])
+    assert (record.chunk, record.end, task.writer.abandons) == (None, "stopped", 0)
+
+
 def test_a_failing_batch_keeps_the_batches_before_it_in_a_chunk() -> None:
     """Table files also hold rows of the failed batch, so they are abandoned."""
     task = Task()

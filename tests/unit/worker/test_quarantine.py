@@ -144,6 +144,17 @@ def test_files_are_named_even_if_only_failed_rows_came_after_their_chunk() -> No
     assert (failed.quarantine is not None, failed.end) == (True, "complete")
 
 
+def test_files_are_named_even_if_no_row_is_done() -> None:
+    """Whatever a task has put into files is in a record, or a sweep would not find them."""
+    task = Task()
+    task.checkpoints.hold(batch([1]))
+    task.do([], [2])
+    task.checkpoints.finish()
+    cut, failed = task.records
+    assert (len(cut.groups), cut.coverage.rows) == (1, 0)
+    assert (failed.quarantine is not None, failed.end) == (True, "complete")
+
+
 def test_rows_without_output_are_covered_alongside_failed_ones() -> None:
     """They are in no file and no quarantine: only their keys show that they are done."""
     task = Task()
