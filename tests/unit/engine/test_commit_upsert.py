@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from holdfast.engine import base, commit, drive, large_index
+from holdfast.engine import base, commit, drive, large_index, resolve
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
@@ -371,7 +371,7 @@ def test_the_index_is_of_the_columns_that_rows_were_staged_for(
         swap()
         return keys
 
-    merge, indexed = drive.merge, base.Indexes.of
+    merge, indexed = resolve.merge, base.Indexes.of
     monkeypatch.setattr(drive, "merge", swapped)
     monkeypatch.setattr(base.Indexes, "of", back)
     with pytest.raises(TableChangedError, match="'name' was renamed to 'by'"):
