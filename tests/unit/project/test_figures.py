@@ -363,6 +363,15 @@ _ROWS = (
         "| {ratio_copy_on_write} of its time by copy-on-write, {ratio_merge_on_read}",
     ),
     (SCALE, "upsert", "over 24 files: {searched_files} and {rewritten_files}; in a sixth"),
+    *(
+        (
+            SCALE,
+            "upsert-index",
+            f"| {keys:,} | {{keys_{keys}.worker_mb}} MB | {{keys_{keys}.driver_mb}} MB |",
+        )
+        for keys in (500_000, 20_000_000)
+    ),
+    (SCALE, "upsert-index", "That is **{ratio}** for a worker, where {goal} was the goal"),
     (SCALE, "commit-files", "F = 100,000: {driver_grown_mb} MB |"),
     (SCALE, "commit-files", "`commit-files`: {files} files from {tasks} tasks"),
     (SCALE, "commit-files", "files checked by listing | {ours_s} | **{ratio}** |"),
