@@ -334,8 +334,8 @@ LEDGER_GUARDS = (
     Guard(
         name="checkpoints: files with rows of a failed batch are discarded",
         file="worker/checkpoints.py",
-        before="        if not self._has_uncounted:\n",
-        after="        if not self._has_uncounted or self._chunk.let_go:\n",
+        before=" and self._chunk.let_go and not self._has_uncounted:\n",
+        after=" and self._chunk.let_go:\n",
         test="tests/unit/worker/test_checkpoints_records.py",
     ),
     Guard(

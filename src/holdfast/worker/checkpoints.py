@@ -307,11 +307,11 @@ class Checkpoints:
     def stop_at_failed_batch(self) -> None:
         """Stop at a failed batch: keep the batches before it.
 
-        If the batch failed when some of its output was in the table files, they are discarded. Then
-        the batches since the last cut are kept as far as a chunk holds them.
+        If some of its output is in the table files, these are discarded, and the batches are kept
+        as far as a chunk holds them.
         """
-        if not self._has_uncounted:
-            self.stop()
+        if self._every_s is not None and self._chunk.let_go and not self._has_uncounted:
+            self._cut("stopped")
             return
         self._writer.abandon()
         self._chunk.drop_held()

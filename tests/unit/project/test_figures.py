@@ -336,26 +336,11 @@ _ROWS = (
         (
             SCALE,
             "upsert",
-            f"| {mode}, {keys} | {{{ours}_s}} | {{{merge}_s}} | **{{ratio_{name}}}** |",
+            f"| {mode}, {keys} | {{ours{how}{part}_s}} | {{merge{how}{part}_s}} |"
+            f" **{{ratio_{mode.replace('-', '_')}{part}}}** |",
         )
-        for mode, keys, ours, merge, name in (
-            ("copy-on-write", "in all files", "ours", "merge", "copy_on_write"),
-            ("copy-on-write", "in a sixth", "ours_local", "merge_local", "copy_on_write_local"),
-            (
-                "merge-on-read",
-                "in all files",
-                "ours_by_position",
-                "merge_by_position",
-                "merge_on_read",
-            ),
-            (
-                "merge-on-read",
-                "in a sixth",
-                "ours_by_position_local",
-                "merge_by_position_local",
-                "merge_on_read_local",
-            ),
-        )
+        for mode, how in (("copy-on-write", ""), ("merge-on-read", "_by_position"))
+        for keys, part in (("in all files", ""), ("in a sixth", "_local"))
     ),
     (
         README,
