@@ -336,11 +336,11 @@ _ROWS = (
         (
             SCALE,
             "upsert",
-            f"| {mode}, {keys} | {{ours{how}{part}_s}} | {{merge{how}{part}_s}} |"
-            f" **{{ratio_{mode.replace('-', '_')}{part}}}** |",
+            f"| {keys} | {{ours{at}_s}} | {{merge{at}_s}} | **{{ratio_{mode}{part}}}**",
         )
-        for mode, how in (("copy-on-write", ""), ("merge-on-read", "_by_position"))
+        for mode, how in (("copy_on_write", ""), ("merge_on_read", "_by_position"))
         for keys, part in (("in all files", ""), ("in a sixth", "_local"))
+        for at in (how + part,)
     ),
     (
         README,
