@@ -41,8 +41,8 @@ def join(storage: Storage, uri: str, pieces: Sequence[Piece]) -> int:
         FileNotFoundError: An object is missing.
         StorageError: The object could not be written.
     """
-    uris = [uri, *(piece[0] for piece in pieces if not isinstance(piece, bytes))]
-    if isinstance(storage, ObjectStorage) and _are_plain_files(uris):
+    sources = [piece[0] for piece in pieces if not isinstance(piece, bytes)]
+    if isinstance(storage, ObjectStorage) and _are_plain_files(uri, sources):
         _join_files(_path_of(uri), pieces)
     else:
         _stream(storage, uri, pieces)
@@ -84,9 +84,10 @@ def _stream(storage: Storage, uri: str, pieces: Sequence[Piece]) -> None:
 
 
 # ---- Local files: the system copies from one to the other
-def _are_plain_files(uris: Sequence[str]) -> bool:
+def _are_plain_files(uri: str, sources: Sequence[str]) -> bool:
     """Whether all are local files whose names mean the same to every library."""
-    return all(locations.split(uri)[0] == "file://" and "%" not in uri for uri in uris)
+    is_local = all(locations.split(found)[0] == "file://" for found in (uri, *sources))
+    return is_local and "%" not in uri and all(_path_of(found).is_file() for found in sources)
 
 
 def _path_of(uri: str) -> Path:

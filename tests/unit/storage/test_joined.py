@@ -38,7 +38,7 @@ def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param in ways:
         monkeypatch.setattr(os, "copy_file_range", ways[request.param], raising=False)
     if request.param == "streamed":
-        monkeypatch.setattr(joined, "_are_plain_files", lambda _uris: False)
+        monkeypatch.setattr(joined, "_are_plain_files", lambda _uri, _sources: False)
         monkeypatch.setattr(joined, "PART_BYTES", 500_000)
     return MemoryStorage(lambda: 0.0) if request.param == "memory" else ObjectStorage()
 
@@ -76,6 +76,14 @@ def test_an_object_that_is_missing_makes_none(storage: Storage, tmp_path: Path) 
     with pytest.raises(FileNotFoundError):
         join(storage, f"{folder}/new", [(f"{folder}/none", 0, 6)])
     assert storage.sizes([f"{folder}/new"]) == [None]
+
+
+def test_a_local_file_of_any_name_is_found(tmp_path: Path) -> None:
+    """Libraries escape some characters in names of files, but not the same ones."""
+    storage, folder = ObjectStorage(), f"file://{tmp_path}/a b#c%3A"
+    storage.put(f"{folder}/a?*", DATA)
+    assert join(storage, f"{folder}/b#", [(f"{folder}/a?*", 5, 2_000_000), b"x"]) == 1_999_996
+    assert storage.get(f"{folder}/b#") == DATA[5:2_000_000] + b"x"
 
 
 def test_a_local_file_is_not_overwritten(tmp_path: Path) -> None:

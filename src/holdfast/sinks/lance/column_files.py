@@ -287,6 +287,10 @@ class AssemblerSpec:
         return Assembler(self.columns)
 
 
+class _GoneError(Exception):
+    """A version is not there any more. A file with values that is missing is another matter."""
+
+
 @dataclass(slots=True)
 class _Source:
     """One file with values: where each of its rows belongs."""
@@ -308,7 +312,7 @@ class Assembler:
         """Write the column file of a fragment.
 
         Raises:
-            FileNotFoundError: The version or a file with values is gone.
+            FileNotFoundError: A version is gone: the dataset must be looked at again.
             LedgerDamagedError: The values are not those of the fragment's rows.
             StoreUnavailableError: The store does not answer.
         """
@@ -316,8 +320,8 @@ class Assembler:
         self._options = self.columns.place.lance_options
         try:
             return self._rewrite(work)
-        except FileNotFoundError:
-            raise
+        except _GoneError as error:
+            raise FileNotFoundError(str(error)) from error
         except (ValueError, OSError, StorageError) as error:
             reason, cause = reason_and_cause(error, self.columns.place.options)
             raise StoreUnavailableError(
@@ -327,7 +331,7 @@ class Assembler:
     def _rewrite(self, work: Assembly) -> Rewrite:
         fragment = self._fragment(work.fragment, work.version)
         if fragment.physical_rows != work.rows:
-            raise FileNotFoundError(work.state)
+            raise _GoneError(work.state)
         live = live_positions(fragment)
         has_value = np.zeros(work.rows, dtype=bool)
         ids = RowIds.of(fragment) if work.since else None
@@ -373,14 +377,14 @@ class Assembler:
         """Return a fragment of a version.
 
         Raises:
-            FileNotFoundError: The version is gone.
+            _GoneError: The version is gone.
         """
         try:
             found = self.columns.place.open(version).get_fragment(number)
         except TableMissingError as error:
-            raise FileNotFoundError(f"version {version}") from error
+            raise _GoneError(f"version {version}") from error
         if found is None:
-            raise FileNotFoundError(f"fragment {number} of version {version}")
+            raise _GoneError(f"fragment {number} of version {version}")
         return found
 
     def _source(
@@ -401,7 +405,7 @@ class Assembler:
 
     def _copied(self, work: Assembly, sources: Sequence[_Source]) -> StagedGroup | None:
         """Write the file by copying encoded pages; None if they are not in order, or not known."""
-        if not work.like:
+        if not work.like or len(work.parts) > 1:
             return None
         ordered = sorted(sources, key=lambda source: source.positions[0])
         found = np.concatenate([source.positions for source in ordered])

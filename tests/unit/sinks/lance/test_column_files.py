@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader
 
-from holdfast.errors import LedgerDamagedError, SchemaMismatchError
+from holdfast.errors import LedgerDamagedError, SchemaMismatchError, StoreUnavailableError
 from holdfast.model.coverage import Pins
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import NUMBER_COLUMN, Change, RowsMovedError
@@ -228,17 +228,19 @@ def test_a_copy_that_is_not_right_is_written_again(
     assert not Path(wrong[0].removeprefix("file://")).exists()
 
 
-@pytest.mark.parametrize("gone", ["a file with values", "the version"])
-def test_what_is_gone_is_pythons_own_error(gone: str, rig: ColumnRig) -> None:
+def test_a_version_that_is_gone_is_pythons_own_error(rig: ColumnRig) -> None:
     """Then the driver looks at the dataset again."""
-    groups = staged(rig, values(*range(5))) + staged(rig, values(*range(5, 10)))
-    work = assembly(groups)
-    if gone == "the version":
-        work = replace(work, version=7)
-    else:
-        Path(groups[0].path.removeprefix("file://")).unlink()
-    with pytest.raises(FileNotFoundError):
+    work = assembly(staged(rig, values(*range(10))), version=7)
+    with pytest.raises(FileNotFoundError, match="version 7"):
         Assembler(place_of(rig)).rewrite(work.to_json())
+
+
+def test_a_file_with_values_that_is_gone_fails_the_start(rig: ColumnRig) -> None:
+    """The next one notices it before anything else, and computes its rows again."""
+    groups = staged(rig, values(*range(5))) + staged(rig, values(*range(5, 10)))
+    Path(groups[0].path.removeprefix("file://")).unlink()
+    with pytest.raises(StoreUnavailableError):
+        Assembler(place_of(rig)).rewrite(assembly(groups).to_json())
 
 
 def test_a_live_row_without_a_value_is_an_error(rig: ColumnRig) -> None:
