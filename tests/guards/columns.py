@@ -140,15 +140,15 @@ COLUMN_GUARDS = (
     Guard(
         name="columns: a file of copied pages is read before it is used",
         file="sinks/lance/column_files.py",
-        before="        if not self._is_right(path, ordered):\n",
+        before="        if not self._is_right(path, part.base, ordered):\n",
         after="        if False:\n",
         test=f"{_FILES} copy_that_is_not_right",
     ),
     Guard(
         name="columns: rows that are known by ids are never copied as pages",
         file="sinks/lance/column_files.py",
-        before="self._copied(work, sources) if ids is None else None",
-        after="self._copied(work, sources)",
+        before="        if not work.like or work.since or len(work.parts) > 1:\n",
+        after="        if not work.like or len(work.parts) > 1:\n",
         test=f"{_FILES} rows_known_by_ids",
     ),
     Guard(

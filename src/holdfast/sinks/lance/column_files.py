@@ -300,6 +300,9 @@ class _Source:
     reader: LanceFileReader
     positions: Positions
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
 
 @dataclass
 class Assembler:
@@ -332,6 +335,17 @@ class Assembler:
         fragment = self._fragment(work.fragment, work.version)
         if fragment.physical_rows != work.rows:
             raise _GoneError(work.state)
+        group = self._copied(work)
+        if group is None:
+            group = self._written(work, fragment)
+        return Rewrite(state=work.state, removed_rows=0, kept_rows=work.rows, group=group)
+
+    def _written(self, work: Assembly, fragment: Any) -> StagedGroup:  # noqa: ANN401 - LanceFragment.
+        """Write the file from values that are read and put in order.
+
+        Raises:
+            LedgerDamagedError: The values are not those of the fragment's rows.
+        """
         live = live_positions(fragment)
         has_value = np.zeros(work.rows, dtype=bool)
         ids = RowIds.of(fragment) if work.since else None
@@ -350,20 +364,9 @@ class Assembler:
                     source.positions[np.isin(source.positions, other.positions)] = -1
             sources += own
         order = Order(work, [source.positions for source in sources], live, has_value)
-        group = self._copied(work, sources) if ids is None else None
-        if group is None:
-            group = self._written(work, self._batches(work, sources, order, fragment, live))
-        return Rewrite(state=work.state, removed_rows=0, kept_rows=work.rows, group=group)
-
-    def _written(self, work: Assembly, batches: Iterator[pa.RecordBatch]) -> StagedGroup:
-        """Write the file from values in order.
-
-        Raises:
-            LedgerDamagedError: There are not as many as rows.
-        """
         stream = FragmentStream(self.columns.place, self.columns.schema, self.columns.how)
         try:
-            for batch in batches:
+            for batch in self._batches(work, sources, order, fragment, live):
                 stream.put(batch)
         except BaseException:
             stream.abandon()
@@ -403,12 +406,16 @@ class Assembler:
         numbers: Positions = found.astype(np.int64)
         return numbers
 
-    def _copied(self, work: Assembly, sources: Sequence[_Source]) -> StagedGroup | None:
+    def _copied(self, work: Assembly) -> StagedGroup | None:
         """Write the file by copying encoded pages; None if they are not in order, or not known."""
-        if not work.like or len(work.parts) > 1:
+        if not work.like or work.since or len(work.parts) > 1:
             return None
+        (part,) = work.parts
+        places = Places(work, part, None, self._fragment)
+        sources = [self._source(work, part, file, places) for file in part.files]
         ordered = sorted(sources, key=lambda source: source.positions[0])
         found = np.concatenate([source.positions for source in ordered])
+        # Then none is missing, and none is there twice.
         if not np.array_equal(found, np.arange(work.rows)):
             return None
         place, files = self.columns.place, [(one.path, one.size_bytes) for one in ordered]
@@ -416,7 +423,7 @@ class Assembler:
         if written is None:
             return None
         path, size_bytes = written
-        if not self._is_right(path, ordered):
+        if not self._is_right(path, part.base, ordered):
             place.storage.delete([path])
             return None
         fragment = json.loads(work.like)
@@ -427,15 +434,14 @@ class Assembler:
         names = [*self.columns.schema.names, NUMBER_COLUMN]
         return self.columns.group(made, {"fragment": work.fragment}, names)
 
-    def _is_right(self, path: str, sources: Sequence[_Source]) -> bool:
+    def _is_right(self, path: str, base: int, sources: Sequence[_Source]) -> bool:
         """Whether a file of copied pages holds all rows in order, as far as can be seen quickly."""
         numbers = self._numbers(path)
-        if not np.array_equal(numbers - numbers[0], np.arange(len(numbers))):
+        if not np.array_equal(numbers, np.arange(base, base + sum(map(len, sources)))):
             return False
         reader = LanceFileReader(path, self._options, columns=self.columns.schema.names)
         for source in sources:
-            last = len(source.positions) - 1
-            some = sorted({0, last})
+            some = sorted({0, len(source) - 1})
             there = [int(source.positions[row]) for row in some]
             # As text, in which a NaN is the same as another.
             if repr(_rows_of(source.reader, some)) != repr(_rows_of(reader, there)):

@@ -24,7 +24,9 @@ from holdfast.storage.port import Storage
 
 _log = logging.getLogger(__name__)
 
-_ALIGNMENT = 64
+# Lance wants pages to begin at multiples of 64. File systems that can share the blocks of files, in
+# place of copying them, want whole blocks.
+_ALIGNMENT = 4096
 _FOOTER = struct.Struct("<QQQIIHH4s")
 _PLACE = struct.Struct("<QQ")
 _MAGIC = b"LANC"
