@@ -12,7 +12,7 @@ Fault = Literal["kill", "stop", "error"]
 FAULTS: tuple[Fault, ...] = ("kill", "stop", "error")
 
 Process = Literal["driver", "task"]
-Verb = Literal["append", "overwrite", "overwrite_partitions", "upsert"]
+Verb = Literal["append", "overwrite", "overwrite_partitions", "upsert", "add_columns"]
 Deletes = Literal["", "some", "all"]
 
 # What leads to the step. A job: the first start. replay: a task is killed when its chunk is
@@ -195,7 +195,8 @@ class Cell:
     @property
     def is_late(self) -> bool:
         """Whether the step is reached before a conflict, too."""
-        return self.story == "conflict" and self.step in _OF_REPLACES["job"]
+        known = self.step in _OF_REPLACES["job"] or self.verb == "add_columns"
+        return self.story == "conflict" and known
 
 
 def _cells() -> list[Cell]:
@@ -254,7 +255,7 @@ def _replace_cells(known: Sequence[Cell]) -> list[Cell]:
         rest = [cell for cell in known if cell.step not in left_out]
         some = [replace(cell, is_lance=is_lance, verb=verb) for cell in rng.sample(rest, _SAMPLED)]
         found += new + some
-    return found + _filter_cells() + _upsert_cells() + _position_cells()
+    return found + _filter_cells() + _upsert_cells() + _position_cells() + _column_cells()
 
 
 def _filter_cells() -> list[Cell]:
@@ -359,6 +360,53 @@ def _position_cells() -> list[Cell]:
     return [
         Cell(step=step, of=of, story=story, fault=fault, verb="upsert", by_position=True)
         for step, of, story in steps
+        for fault in FAULTS
+    ]
+
+
+# The steps of a run that computes columns. The conflict is a compaction: rows are pinned again.
+_OF_COLUMNS: tuple[tuple[Process, Story, tuple[str, ...]], ...] = (
+    (
+        "driver",
+        "job",
+        (
+            *("before-pins", "after-pins", "before-pinned", "after-pinned", "after-seal"),
+            *("after-loss", "before-rewritten", "after-rewritten", "before-intent"),
+            *("after-intent", "before-post", "before-lance-commit", "after-post"),
+            *("before-receipt", "after-receipt"),
+        ),
+    ),
+    (
+        "task",
+        "job",
+        (
+            *("before-task", "after-batch", "before-chunk", "after-chunk", "before-chunk-record"),
+            *("after-chunk-record", "before-files-are-closed", "after-files-are-closed"),
+            *("before-files-record", "after-files-record", "before-rewrite", "after-rewrite"),
+        ),
+    ),
+    ("task", "replay", ("after-chunk-is-read", "before-replay-record", "after-replay-record")),
+    ("driver", "renewal", ("before-renewal", "before-copies", "after-copies")),
+    (
+        "driver",
+        "conflict",
+        (
+            *("before-refused", "after-refused", "before-pins", "after-pins", "before-pinned"),
+            *("after-pinned", "after-loss", "before-rewritten", "after-rewritten"),
+        ),
+    ),
+    ("task", "conflict", ("before-task", "before-rewrite", "after-rewrite")),
+    ("driver", "abort", ("before-resolving-post", "after-abort-is-resolved")),
+    ("driver", "sweep", ("before-files-are-swept", "after-files-are-swept")),
+)
+
+
+def _column_cells() -> list[Cell]:
+    """Return the cells of a run that computes columns of a Lance dataset, in full."""
+    return [
+        Cell(step=step, of=of, story=story, fault=fault, is_lance=True, verb="add_columns")
+        for of, story, steps in _OF_COLUMNS
+        for step in steps
         for fault in FAULTS
     ]
 

@@ -27,6 +27,10 @@ ROWS = 12
 # A row in a partition that no new row is in.
 _ELSEWHERE = (500, -1)
 _STARTS_MAX = 4
+# A row that is deleted before columns are computed.
+_DELETED = 8
+# A row's id and its value, which it may lack.
+_Row = tuple[int, int | None]
 # A snapshot or a version, and the run that it names.
 _Landed = tuple[int, str | None]
 _LANDED = {"committed", "already_committed"}
@@ -140,12 +144,17 @@ class _Game:
             "deletes": {"": 0, "some": 3, "all": 1}[self.deletes],
         }
         # What is in the table when all is done, and what is there before.
-        self.rows = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]
-        self.before: list[tuple[int, int]] = []
+        self.rows: list[_Row] = [(id_, 2 * id_ + 1) for id_ in range(ROWS)]
+        self.before: list[_Row] = []
         if every := self.order["deletes"]:
             self.rows = [row for row in self.rows if row[0] % every]
         if self.verb == "append":
             self.rows.pop(POISON)
+        elif self.verb == "add_columns":
+            # In two fragments, each of which several tasks work on; one row is deleted.
+            self.before = [(id_, None) for id_ in range(ROWS) if id_ != _DELETED]
+            self.rows.pop(_DELETED)
+            self.order["row_s"] = 0.25
         else:
             self.before = [*((id_, -1) for id_ in range(ROWS)), _ELSEWHERE]
         has_rest = self.has_filter or self.verb == "upsert"
@@ -192,8 +201,10 @@ class _Game:
         self.desk.arm("before-post", "stop")
         driver = self.start("append")
         stopped = self.desk.taken("before-post")
-        # A row of others that comes before the post goes with the rest.
-        self._write([(7, -7)] if self.before else [])
+        if self.verb == "add_columns":
+            self._dataset().optimize.compact_files()
+        else:  # A row of others that comes before the post goes with the rest.
+            self._write([(7, -7)] if self.before else [])
         self.desk.arm(cell.step, cell.fault)
         os.kill(stopped, signal.SIGCONT)
         return driver
@@ -233,7 +244,7 @@ class _Game:
         found = ObjectStorage(self.order["store_options"]).list(f"{folder}/metadata")
         return [uri for uri in found if uri.endswith(".parquet")]
 
-    def _iceberg_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
+    def _iceberg_rows(self) -> tuple[list[_Row], list[_Landed]]:
         """Return all rows, and the snapshots of runs that have added some."""
         name = f"lake.{self.table}"
         rows = sorted(tuple(row) for row in self.desk.lake.table(name).collect())
@@ -246,11 +257,13 @@ class _Game:
             and ("holdfast.run" in summary or not self.before)
         ]
 
-    def _lance_rows(self) -> tuple[list[tuple[int, int]], list[_Landed]]:
+    def _dataset(self) -> Any:  # noqa: ANN401 - Lance ships no types.
+        return lance.dataset(self.table, storage_options=self.desk.stack.s3.lance_options())
+
+    def _lance_rows(self) -> tuple[list[_Row], list[_Landed]]:
         """Return all rows, and the versions that have added some."""
-        options = self.desk.stack.s3.lance_options()
-        dataset = lance.dataset(self.table, storage_options=options)
-        rows = sorted((row["id"], row["y"]) for row in dataset.to_table().to_pylist())
+        dataset = self._dataset()
+        rows = sorted((row["id"], row.get("y")) for row in dataset.to_table().to_pylist())
         versions = versions_with_rows(dataset)
         if self.before:  # A replace may leave fewer rows than there were.
             versions = [entry["version"] for entry in dataset.versions()]
@@ -268,10 +281,17 @@ class _Game:
         if not self.is_lance:
             kind = "USING iceberg PARTITIONED BY (truncate(100, id))"
             self.desk.lake.sql(f"CREATE TABLE lake.{self.table} (id BIGINT, y BIGINT) {kind}")
+        if self.verb == "add_columns":
+            options = self.desk.stack.s3.lance_options()
+            ids = pa.table({"id": pa.array(range(ROWS), pa.int64())})
+            how = {"max_rows_per_file": ROWS // 2, "storage_options": options}
+            lance.write_dataset(ids, self.table, **how)
+            self._dataset().delete(f"id = {_DELETED}")
+            return
         self._write(self.before[:5], mode="create")
         self._write(self.before[5:])
 
-    def _write(self, rows: Sequence[tuple[int, int]], mode: Any = "append") -> None:  # noqa: ANN401
+    def _write(self, rows: Sequence[_Row], mode: Any = "append") -> None:  # noqa: ANN401
         """Commit rows as another writer; a commit without any is one, too."""
         columns = {
             name: pa.array([row[at] for row in rows], pa.int64())

@@ -7,6 +7,7 @@ from tests.guards.guard import Guard
 _RUNS = "tests/unit/engine/test_columns.py -k"
 _MOVED = "tests/unit/engine/test_columns_moved.py -k"
 _FILES = "tests/unit/sinks/lance/test_column_files.py -k"
+_PAGES = "tests/unit/sinks/lance/test_pages.py -k"
 _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 
 COLUMN_GUARDS = (
@@ -47,21 +48,21 @@ COLUMN_GUARDS = (
     ),
     Guard(
         name="columns: an assembler takes no value of a row that was updated since",
-        file="sinks/lance/column_files.py",
+        file=_PLACING,
         before="        is_same = (found >= 0) & ids.unchanged_since(part.version)\n",
         after="        is_same = found >= 0\n",
         test=f"{_MOVED} changed_rows_are_computed_again",
     ),
     Guard(
         name="columns: an assembler finds a value for each live row",
-        file="sinks/lance/column_files.py",
+        file=_PLACING,
         before="        if not work.keeps and not has_value[live].all():\n",
         after="        if False:\n",
         test=f"{_FILES} live_row_without_a_value",
     ),
     Guard(
         name="columns: an assembler finds one value for a row",
-        file="sinks/lance/column_files.py",
+        file=_PLACING,
         before="    if np.any(positions[1:] == positions[:-1]):\n",
         after="    if False:\n",
         test=f"{_FILES} row_with_two_values",
@@ -128,5 +129,54 @@ COLUMN_GUARDS = (
         before="            self._refuse_other_columns(ledger)\n",
         after="",
         test=f"{_RUNS} columns_are_those_of_the_first_start",
+    ),
+    Guard(
+        name="columns: pages are copied only if rows are in order",
+        file="sinks/lance/column_files.py",
+        before="        if not np.array_equal(found, np.arange(work.rows)):\n",
+        after="        if False:\n",
+        test=f"{_FILES} pages_of_other_files",
+    ),
+    Guard(
+        name="columns: a file of copied pages is read before it is used",
+        file="sinks/lance/column_files.py",
+        before="        if not self._is_right(path, part.base, ordered):\n",
+        after="        if False:\n",
+        test=f"{_FILES} copy_that_is_not_right",
+    ),
+    Guard(
+        name="columns: rows that are known by ids are never copied as pages",
+        file="sinks/lance/column_files.py",
+        before="        if not work.like or work.since or len(work.parts) > 1:\n",
+        after="        if not work.like or len(work.parts) > 1:\n",
+        test=f"{_FILES} rows_known_by_ids",
+    ),
+    Guard(
+        name="columns: a copied page says which row is its first",
+        file="sinks/lance/pages.py",
+        before="first=page.first + by_rows",
+        after="first=page.first",
+        test=f"{_PAGES} joined_again",
+    ),
+    Guard(
+        name="columns: a copied page says where its bytes are now",
+        file="sinks/lance/pages.py",
+        before="(start + by_bytes, size)",
+        after="(start, size)",
+        test=f"{_PAGES} types_are_those",
+    ),
+    Guard(
+        name="columns: pages of other columns are not put together",
+        file="sinks/lance/pages.py",
+        before="        if same != (like.version, like.schema, like.encodings):\n",
+        after="        if False:\n",
+        test=f"{_PAGES} other_columns",
+    ),
+    Guard(
+        name="columns: a page whose encoding is not known is not copied",
+        file="sinks/lance/pages.py",
+        before=" or not set(layouts) <= _LAYOUTS:",
+        after=":",
+        test=f"{_PAGES} blobs",
     ),
 )

@@ -9,11 +9,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from lance.file import LanceFileReader
 from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import SettingsError, TransformError
+from holdfast.sinks.base import NUMBER_COLUMN
+from holdfast.sinks.lance import column_files
+from holdfast.sinks.lance.column_files import (
+    COLUMN,
+    FRAGMENT,
+    Assembler,
+    ColumnPlace,
+    ColumnWriterSpec,
+)
+from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.lance.placing import Assembly, AssemblyPart
 from tests.integration.lance_desk import LanceDesk
+from tests.integration.process_jobs import run_job
 from tests.stack_access import Stack
 
 pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.lance]
@@ -135,3 +148,69 @@ def test_another_engine_reads_the_columns(desk: LanceDesk) -> None:
     add(desk)
     scanned = desk.dataset().scanner(["id", "double"], filter="double > 1190").to_reader()
     assert sorted(row["id"] for row in scanned.read_all().to_pylist()) == [596, 597, 598, 599]
+
+
+def test_pages_are_copied_on_each_kind_of_storage(
+    desk: LanceDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of two tasks become the file of a fragment, which Lance reads as one of its own."""
+    monkeypatch.setattr(column_files, "_PAGE_BYTES_MIN", 0)
+    schema = pa.schema([("vector", pa.list_(pa.float32(), 4000))])
+    place = DatasetPlace(uri=desk.uri, options=desk.options)
+    columns = ColumnPlace(table=desk.uri, place=place, schema=schema, storage_version="2.2")
+    spec = ColumnWriterSpec(columns=columns, bases=(0, 200, 400, 600), bytes_per_file=10**9)
+    groups = []
+    for first in (100, 0):
+        ids = np.arange(first, first + 100)
+        column = pa.FixedSizeListArray.from_arrays(np.repeat(ids, 4000).astype(np.float32), 4000)
+        writer = spec.open("task")
+        named = pa.record_batch([column, pa.array(ids)], ["vector", NUMBER_COLUMN])
+        writer.write(writer.fit(named))
+        groups += writer.cut()
+    files = tuple((group.path, group.files[0].rows, group.size_bytes) for group in groups)
+    work = Assembly(
+        state="s",
+        fragment=0,
+        version=2,
+        rows=200,
+        parts=(AssemblyPart(base=0, fragment=0, version=2, files=files, failed=()),),
+        since=0,
+        keeps=False,
+        like=str(groups[0].detail[FRAGMENT]),
+    )
+    group = Assembler(columns).rewrite(work.to_json()).group
+    assert group is not None
+    assert NUMBER_COLUMN in group.detail[COLUMN]["names"]  # Of the tasks' files: it was copied.
+    assert group.size_bytes == desk.storage.size(group.path)
+    found = LanceFileReader(group.path, place.lance_options).read_all().to_table()
+    assert [value[3999] for value in found["vector"].to_pylist()] == list(range(200))
+
+
+@pytest.mark.connect
+def test_under_connect_columns_are_added_resumed_and_completed(
+    desk: LanceDesk, stack: Stack, tmp_path: Path
+) -> None:
+    """A client without a JVM adds columns, fails, goes on, and computes what others appended."""
+    job = {
+        "spark": {"spark.remote": stack.connect_remote},
+        "run_id": "columns",
+        "verb": "add_columns",
+        "to": desk.uri,
+        "storage_options": desk.options,
+        "store": desk.store,
+        "store_options": desk.store_options,
+        "fails_from": ROWS - 50,
+    }
+    failed = run_job(job, folder=tmp_path, script="columns_job.py")
+    assert (failed.code, "LookupError: no answer" in failed.errors) == (1, True), failed.errors
+    done = run_job({**job, "fails_from": ROWS}, folder=tmp_path, script="columns_job.py")
+    assert (done.code, done.report.get("outcome")) == (0, "committed"), done.errors
+    assert desk.versions("columns") == [3]
+    desk.make(pa.table({"id": pa.array([1000, 1001]), "label": ["y", "y"]}), mode="append")
+    more = {**job, "run_id": "the rest", "verb": "update_columns", "fails_from": 2000}
+    done = run_job(more, folder=tmp_path, script="columns_job.py")
+    assert (done.code, done.report.get("rows")) == (0, "2"), done.errors
+    found = desk.dataset().to_table().to_pylist()
+    assert len(found) == 542
+    for row in found:
+        assert (row["double"], row["text"]) == (2 * row["id"], f"row {row['id']}")

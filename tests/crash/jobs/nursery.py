@@ -27,11 +27,14 @@ POISON = 3  # This row fails, whichever driver computes it.
 class Work:
     """In place of a model: y = 2 * id + 1, for all rows but those that fail."""
 
-    def __init__(self, row_s: float, *, fails: bool, poison: int | None, deletes: int) -> None:
+    def __init__(
+        self, row_s: float, *, fails: bool, poison: int | None, deletes: int, only_new: bool = False
+    ) -> None:
         """Take how long a row takes, whether all fail, as with code that has a bug, or which.
 
-        Every so many-th row deletes; none if that is 0.
+        Every so many-th row deletes; none if that is 0. Or only the new column is returned.
         """
+        self.only_new = only_new
         self.row_s = row_s
         self.fails = fails
         self.poison = poison
@@ -43,6 +46,8 @@ class Work:
         time.sleep(self.row_s)
         if self.fails or self.poison in ids:
             raise ValueError("cannot be done")
+        if self.only_new:
+            return {"y": [2 * id_ + 1 for id_ in ids]}
         if not self.deletes:
             return {"id": ids, "y": [2 * id_ + 1 for id_ in ids]}
         gone = [id_ % self.deletes == 0 for id_ in ids]
@@ -80,6 +85,8 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
     if order["act"] == "sweep":
         run.sweep(to=to)
         return {"outcome": "swept"}
+    if order["verb"] == "add_columns":
+        return told(add_columns(run, to, order))
     scan = hf.scan_parquet(order["scan"], options=order["store_options"]) if order["scan"] else None
     verb, poison, more = order["verb"], None, {}
     if verb == "append":
@@ -103,6 +110,27 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         cost=1.0,
         **more,
     )
+    return told(report)
+
+
+def add_columns(
+    run: hf.Run, to: hf.IcebergTable | hf.LanceTable, order: dict[str, Any]
+) -> hf.Report:
+    """Compute a column of a dataset."""
+    assert isinstance(to, hf.LanceTable)
+    return run.add_columns(
+        to=to,
+        transform=Work(order["row_s"], fails=False, poison=None, deletes=0, only_new=True),
+        read_columns=["id"],
+        schema=pa.schema([("y", pa.int64())]),
+        batch_rows=1,
+        checkpoint_every="0.2s",
+        cost=1.0,
+    )
+
+
+def told(report: hf.Report) -> dict[str, Any]:
+    """Return what a test wants to know of a report."""
     return {
         "outcome": report.outcome,
         "snapshot_id": report.snapshot_id,

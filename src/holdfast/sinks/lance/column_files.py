@@ -3,7 +3,8 @@
 Tasks write the values of the rows that they were given, with the number of each row beside them. A
 file that holds all rows of a fragment, in order, becomes part of the fragment as it is: Lance
 reads from a file only the columns that the fragment names. From others, one file for the fragment
-is put together, a few thousand rows at a time.
+is put together: if each holds rows that follow each other, their encoded pages are copied, and
+otherwise a few thousand rows at a time are put in order.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from lance import LanceDataset
 from lance.file import LanceFileReader
@@ -25,7 +25,6 @@ from lance.fragment import FragmentMetadata
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError, TableMissingError
 from holdfast.failpoints import failpoint
-from holdfast.model.coverage import Span
 from holdfast.model.lasting import lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.stored import parse_typed
@@ -34,7 +33,10 @@ from holdfast.reading.lance_rows import Positions, RowIds, live_positions
 from holdfast.sinks.base import NUMBER_COLUMN, MayLack
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.lance.pages import write_joined
+from holdfast.sinks.lance.placing import Assembly, AssemblyPart, Order, Places, refuse_doubles
 from holdfast.sinks.lance.writer import FragmentStream
+from holdfast.storage.port import StorageError
 from holdfast.text import reason_and_cause
 
 _OPEN_S = 600.0
@@ -270,41 +272,8 @@ class ColumnWriter:
 _WINDOW_BYTES = 16 * 1024 * 1024
 _WINDOW_ROWS = 64 * 1024
 _ROW_BYTES = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssemblyPart:
-    """Pinned rows of a fragment, and where their values are."""
-
-    # The number of the fragment's first row, the fragment, and the version it was pinned in.
-    base: int
-    fragment: int
-    version: int
-    # Path, rows and bytes of each file with values.
-    files: tuple[tuple[str, int, int], ...]
-    # The positions of rows that failed.
-    failed: tuple[Span, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assembly:
-    """One fragment, and where the values of its rows are."""
-
-    # Its name in the ledger: others of the same name would have the same values.
-    state: str
-    fragment: int
-    version: int
-    rows: int
-    parts: tuple[AssemblyPart, ...]
-    # If not 0: the fragment holds rows of others, known by their ids, and rows that were added
-    # after this version have no value.
-    since: int
-    # Whether rows without a new value keep the one that they have.
-    keeps: bool
-
-    def to_json(self) -> str:
-        """Return it as the text of a work item."""
-        return json.dumps(asdict(self))
+# Pages are copied if they are as large as this, on average.
+_PAGE_BYTES_MIN = 128 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,12 +287,21 @@ class AssemblerSpec:
         return Assembler(self.columns)
 
 
+class _GoneError(Exception):
+    """A version is not there any more. A file with values that is missing is another matter."""
+
+
 @dataclass(slots=True)
 class _Source:
     """One file with values: where each of its rows belongs."""
 
+    path: str
+    size_bytes: int
     reader: LanceFileReader
     positions: Positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
 
 @dataclass
@@ -337,7 +315,7 @@ class Assembler:
         """Write the column file of a fragment.
 
         Raises:
-            FileNotFoundError: The version or a file with values is gone.
+            FileNotFoundError: A version is gone: the dataset must be looked at again.
             LedgerDamagedError: The values are not those of the fragment's rows.
             StoreUnavailableError: The store does not answer.
         """
@@ -345,7 +323,9 @@ class Assembler:
         self._options = self.columns.place.lance_options
         try:
             return self._rewrite(work)
-        except (ValueError, OSError) as error:
+        except _GoneError as error:
+            raise FileNotFoundError(str(error)) from error
+        except (ValueError, OSError, StorageError) as error:
             reason, cause = reason_and_cause(error, self.columns.place.options)
             raise StoreUnavailableError(
                 uri=self.columns.table, reason=reason, retry_safe=not lasts(error)
@@ -354,7 +334,18 @@ class Assembler:
     def _rewrite(self, work: Assembly) -> Rewrite:
         fragment = self._fragment(work.fragment, work.version)
         if fragment.physical_rows != work.rows:
-            raise FileNotFoundError(work.state)
+            raise _GoneError(work.state)
+        group = self._copied(work)
+        if group is None:
+            group = self._written(work, fragment)
+        return Rewrite(state=work.state, removed_rows=0, kept_rows=work.rows, group=group)
+
+    def _written(self, work: Assembly, fragment: Any) -> StagedGroup:  # noqa: ANN401 - LanceFragment.
+        """Write the file from values that are read and put in order.
+
+        Raises:
+            LedgerDamagedError: The values are not those of the fragment's rows.
+        """
         live = live_positions(fragment)
         has_value = np.zeros(work.rows, dtype=bool)
         ids = RowIds.of(fragment) if work.since else None
@@ -362,17 +353,17 @@ class Assembler:
             has_value[ids.positions[ids.created > work.since]] = True
         sources: list[_Source] = []
         for part in work.parts:
-            places = _Places(work, part, ids, self._fragment)
+            places = Places(work, part, ids, self._fragment)
             for start, stop in part.failed:
                 failed = places.of(np.arange(start, stop))
                 has_value[failed[failed >= 0]] = True
-            own = [self._source(work, part, path, rows, places) for path, rows, _ in part.files]
-            _refuse_doubles(work, own)
+            own = [self._source(work, part, file, places) for file in part.files]
+            refuse_doubles(work, [source.positions for source in own])
             for source in sources:  # A later part's values are those of the same rows, or newer.
                 for other in own:
                     source.positions[np.isin(source.positions, other.positions)] = -1
             sources += own
-        order = _Order(work, [source.positions for source in sources], live, has_value)
+        order = Order(work, [source.positions for source in sources], live, has_value)
         stream = FragmentStream(self.columns.place, self.columns.schema, self.columns.how)
         try:
             for batch in self._batches(work, sources, order, fragment, live):
@@ -383,40 +374,85 @@ class Assembler:
         (made,) = stream.finish()
         if made.physical_rows != work.rows:
             raise self._damaged(work, f"{made.physical_rows} rows were written")
-        facts = {"fragment": work.fragment}
-        group = self.columns.group(made, facts, self.columns.schema.names)
-        return Rewrite(state=work.state, removed_rows=0, kept_rows=work.rows, group=group)
+        return self.columns.group(made, {"fragment": work.fragment}, self.columns.schema.names)
 
     def _fragment(self, number: int, version: int) -> Any:  # noqa: ANN401 - LanceFragment.
         """Return a fragment of a version.
 
         Raises:
-            FileNotFoundError: The version is gone.
+            _GoneError: The version is gone.
         """
         try:
             found = self.columns.place.open(version).get_fragment(number)
         except TableMissingError as error:
-            raise FileNotFoundError(f"version {version}") from error
+            raise _GoneError(f"version {version}") from error
         if found is None:
-            raise FileNotFoundError(f"fragment {number} of version {version}")
+            raise _GoneError(f"fragment {number} of version {version}")
         return found
 
     def _source(
-        self, work: Assembly, part: AssemblyPart, path: str, rows: int, places: _Places
+        self, work: Assembly, part: AssemblyPart, file: tuple[str, int, int], places: Places
     ) -> _Source:
-        numbers = LanceFileReader(path, self._options, columns=[NUMBER_COLUMN])
-        found = numbers.read_all(batch_size=_WINDOW_ROWS).to_table()[NUMBER_COLUMN].to_numpy()
-        pinned = found.astype(np.int64) - part.base
+        path, rows, size_bytes = file
+        pinned = self._numbers(path) - part.base
         if len(pinned) != rows or pinned.min() < 0:
             raise self._damaged(work, f"{path} does not hold its rows")
         reader = LanceFileReader(path, self._options, columns=self.columns.schema.names)
-        return _Source(reader, places.of(pinned))
+        return _Source(path, size_bytes, reader, places.of(pinned))
+
+    def _numbers(self, path: str) -> Positions:
+        reader = LanceFileReader(path, self._options, columns=[NUMBER_COLUMN])
+        found = reader.read_all(batch_size=_WINDOW_ROWS).to_table()[NUMBER_COLUMN].to_numpy()
+        numbers: Positions = found.astype(np.int64)
+        return numbers
+
+    def _copied(self, work: Assembly) -> StagedGroup | None:
+        """Write the file by copying encoded pages; None if they are not in order, or not known."""
+        if not work.like or work.since or len(work.parts) > 1:
+            return None
+        (part,) = work.parts
+        places = Places(work, part, None, self._fragment)
+        sources = [self._source(work, part, file, places) for file in part.files]
+        ordered = sorted(sources, key=lambda source: source.positions[0])
+        found = np.concatenate([source.positions for source in ordered])
+        # Then none is missing, and none is there twice.
+        if not np.array_equal(found, np.arange(work.rows)):
+            return None
+        place, files = self.columns.place, [(one.path, one.size_bytes) for one in ordered]
+        written = write_joined(place.storage, place.data, files, _PAGE_BYTES_MIN)
+        if written is None:
+            return None
+        path, size_bytes = written
+        if not self._is_right(path, part.base, ordered):
+            place.storage.delete([path])
+            return None
+        fragment = json.loads(work.like)
+        fragment["physical_rows"] = work.rows
+        (file,) = fragment["files"]
+        file["path"], file["file_size_bytes"] = path.rpartition("/")[2], size_bytes
+        made = FragmentMetadata.from_json(json.dumps(fragment))
+        names = [*self.columns.schema.names, NUMBER_COLUMN]
+        return self.columns.group(made, {"fragment": work.fragment}, names)
+
+    def _is_right(self, path: str, base: int, sources: Sequence[_Source]) -> bool:
+        """Whether a file of copied pages holds all rows in order, as far as can be seen quickly."""
+        numbers = self._numbers(path)
+        if not np.array_equal(numbers, np.arange(base, base + sum(map(len, sources)))):
+            return False
+        reader = LanceFileReader(path, self._options, columns=self.columns.schema.names)
+        for source in sources:
+            some = sorted({0, len(source) - 1})
+            there = [int(source.positions[row]) for row in some]
+            # As text, in which a NaN is the same as another.
+            if repr(_rows_of(source.reader, some)) != repr(_rows_of(reader, there)):
+                return False
+        return True
 
     def _batches(
         self,
         work: Assembly,
         sources: Sequence[_Source],
-        order: _Order,
+        order: Order,
         fragment: Any,  # noqa: ANN401 - Lance ships no types.
         live: Positions,
     ) -> Iterator[pa.RecordBatch]:
@@ -463,100 +499,9 @@ class Assembler:
         return LedgerDamagedError(uri=where, reason=reason)
 
 
-class _Places:
-    """Where pinned rows are in the fragment that is put together."""
-
-    def __init__(
-        self,
-        work: Assembly,
-        part: AssemblyPart,
-        ids: RowIds | None,
-        fragment: Callable[[int, int], Any],
-    ) -> None:
-        """Look up the rows' ids, if these are what they are known by."""
-        self._rows = work.rows
-        self._places: Positions | None = None
-        if ids is None or part.fragment == work.fragment:
-            return
-        then = fragment(part.fragment, part.version)
-        pinned = RowIds.of(then)
-        found = pinned.places_of(ids.ids)
-        is_same = (found >= 0) & ids.unchanged_since(part.version)
-        self._places = np.full(then.physical_rows, -1)
-        self._places[pinned.positions[found[is_same]]] = ids.positions[is_same]
-
-    def of(self, positions: Positions) -> Positions:
-        """Return the place of each pinned row; -1 for rows that are not there any more.
-
-        Raises:
-            LedgerDamagedError: A position is not in the pinned fragment.
-        """
-        size = self._rows if self._places is None else len(self._places)
-        if len(positions) and int(positions.max()) >= size:
-            raise LedgerDamagedError(uri="a column file", reason="it holds rows of no fragment")
-        return positions if self._places is None else self._places[positions]
-
-
-def _refuse_doubles(work: Assembly, sources: Sequence[_Source]) -> None:
-    """Refuse values of one part of which two are for the same row.
-
-    Raises:
-        LedgerDamagedError: There are such.
-    """
-    positions = np.concatenate(
-        [np.array([], dtype=np.int64), *(source.positions for source in sources)]
-    )
-    positions = np.sort(positions[positions >= 0])
-    if np.any(positions[1:] == positions[:-1]):
-        where = f"fragment {work.fragment} of version {work.version}"
-        raise LedgerDamagedError(uri=where, reason="a row has two values")
-
-
-class _Order:
-    """Which value belongs to which row of a fragment."""
-
-    def __init__(
-        self,
-        work: Assembly,
-        sources: Sequence[Positions],
-        live: Positions,
-        has_value: npt.NDArray[np.bool_],
-    ) -> None:
-        """Sort the values by their rows.
-
-        Args:
-            work: The fragment.
-            sources: The row of each value, by file; -1 for values that are not needed.
-            live: The rows that are not deleted.
-            has_value: The rows that need none.
-
-        Raises:
-            LedgerDamagedError: A live row has no value.
-        """
-        self._positions = positions = np.concatenate([*sources, np.array([], dtype=np.int64)])
-        order = np.argsort(positions, kind="stable")
-        self._order = order[positions[order] >= 0]
-        self._sorted = positions[self._order]
-        self._starts = np.cumsum([0, *(len(source) for source in sources)])
-        where = f"fragment {work.fragment} of version {work.version}"
-        has_value[self._sorted] = True
-        if not work.keeps and not has_value[live].all():
-            lacks = int((~has_value[live]).sum())
-            raise LedgerDamagedError(uri=where, reason=f"{lacks} rows have no value")
-
-    def between(self, first: int, stop: int) -> tuple[dict[int, Positions], Positions]:
-        """Return the values of some rows: by source the rows there, and the row of each value.
-
-        Values are in the order of sources, and of rows within each.
-        """
-        low, high = np.searchsorted(self._sorted, [first, stop])
-        chosen = np.sort(self._order[low:high])
-        source = np.searchsorted(self._starts, chosen, side="right") - 1
-        rows = {
-            int(number): chosen[source == number] - self._starts[number]
-            for number in np.unique(source)
-        }
-        return rows, self._positions[chosen]
+def _rows_of(reader: LanceFileReader, rows: Sequence[int]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = reader.take_rows(list(rows)).to_table().to_pylist()
+    return found
 
 
 def _taken(reader: LanceFileReader, rows: Positions, schema: pa.Schema) -> pa.Table:

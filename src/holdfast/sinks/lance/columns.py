@@ -44,9 +44,8 @@ from holdfast.sinks.base import (
 )
 from holdfast.sinks.lance.column_files import (
     COLUMN,
+    FRAGMENT,
     AssemblerSpec,
-    Assembly,
-    AssemblyPart,
     ColumnPlace,
     ColumnWriterSpec,
 )
@@ -59,7 +58,7 @@ from holdfast.sinks.lance.fields import (
 )
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.marks import mark_changes, metadata_of
-from holdfast.sinks.lance.placing import Placed, Placing, within
+from holdfast.sinks.lance.placing import Assembly, AssemblyPart, Placed, Placing, within
 from holdfast.sinks.lance.post import Post, with_metadata
 from holdfast.sinks.lance.sink import LanceSink, place_of
 from holdfast.sinks.staged import MARK_NOTE, mark_text
@@ -345,6 +344,7 @@ class LanceColumnSink(LanceSink):
             parts=parts,
             since=placed.since,
             keeps=keeps,
+            like=next((str(g.detail[FRAGMENT]) for part in placed.parts for g in part.groups), ""),
         )
 
     def _filled(

@@ -8,13 +8,15 @@ appended since.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.errors import LedgerDamagedError
 from holdfast.model.coverage import PinnedFile, Pins, Ranges, Span
@@ -253,3 +255,137 @@ def within(spans: Sequence[Span], base: int, rows: int) -> Iterator[Span]:
         low, high = max(start, base), min(stop, base + rows)
         if low < high:
             yield low - base, high - base
+
+
+# ---- One fragment, put together: which value belongs to which row
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssemblyPart:
+    """Pinned rows of a fragment, and where their values are."""
+
+    # The number of the fragment's first row, the fragment, and the version it was pinned in.
+    base: int
+    fragment: int
+    version: int
+    # Path, rows and bytes of each file with values.
+    files: tuple[tuple[str, int, int], ...]
+    # The positions of rows that failed.
+    failed: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """One fragment, and where the values of its rows are."""
+
+    # Its name in the ledger: others of the same name would have the same values.
+    state: str
+    fragment: int
+    version: int
+    rows: int
+    parts: tuple[AssemblyPart, ...]
+    # If not 0: the fragment holds rows of others, known by their ids, and rows that were added
+    # after this version have no value.
+    since: int
+    # Whether rows without a new value keep the one that they have.
+    keeps: bool
+    # One of the files with values, as Lance describes it; those of a run have the same columns.
+    like: str = ""
+
+    def to_json(self) -> str:
+        """Return it as the text of a work item."""
+        return json.dumps(asdict(self))
+
+
+class Places:
+    """Where pinned rows are in the fragment that is put together."""
+
+    def __init__(
+        self,
+        work: Assembly,
+        part: AssemblyPart,
+        ids: RowIds | None,
+        fragment: Callable[[int, int], Any],
+    ) -> None:
+        """Look up the rows' ids, if these are what they are known by."""
+        self._rows = work.rows
+        self._places: Positions | None = None
+        if ids is None or part.fragment == work.fragment:
+            return
+        then = fragment(part.fragment, part.version)
+        pinned = RowIds.of(then)
+        found = pinned.places_of(ids.ids)
+        is_same = (found >= 0) & ids.unchanged_since(part.version)
+        self._places = np.full(then.physical_rows, -1)
+        self._places[pinned.positions[found[is_same]]] = ids.positions[is_same]
+
+    def of(self, positions: Positions) -> Positions:
+        """Return the place of each pinned row; -1 for rows that are not there any more.
+
+        Raises:
+            LedgerDamagedError: A position is not in the pinned fragment.
+        """
+        size = self._rows if self._places is None else len(self._places)
+        if len(positions) and int(positions.max()) >= size:
+            raise LedgerDamagedError(uri="a column file", reason="it holds rows of no fragment")
+        return positions if self._places is None else self._places[positions]
+
+
+def refuse_doubles(work: Assembly, sources: Sequence[Positions]) -> None:
+    """Refuse values of one part of which two are for the same row.
+
+    Raises:
+        LedgerDamagedError: There are such.
+    """
+    positions = np.concatenate([np.array([], dtype=np.int64), *sources])
+    positions = np.sort(positions[positions >= 0])
+    if np.any(positions[1:] == positions[:-1]):
+        where = f"fragment {work.fragment} of version {work.version}"
+        raise LedgerDamagedError(uri=where, reason="a row has two values")
+
+
+class Order:
+    """Which value belongs to which row of a fragment."""
+
+    def __init__(
+        self,
+        work: Assembly,
+        sources: Sequence[Positions],
+        live: Positions,
+        has_value: npt.NDArray[np.bool_],
+    ) -> None:
+        """Sort the values by their rows.
+
+        Args:
+            work: The fragment.
+            sources: The row of each value, by file; -1 for values that are not needed.
+            live: The rows that are not deleted.
+            has_value: The rows that need none.
+
+        Raises:
+            LedgerDamagedError: A live row has no value.
+        """
+        self._positions = positions = np.concatenate([*sources, np.array([], dtype=np.int64)])
+        order = np.argsort(positions, kind="stable")
+        self._order = order[positions[order] >= 0]
+        self._sorted = positions[self._order]
+        self._starts = np.cumsum([0, *(len(source) for source in sources)])
+        where = f"fragment {work.fragment} of version {work.version}"
+        has_value[self._sorted] = True
+        if not work.keeps and not has_value[live].all():
+            lacks = int((~has_value[live]).sum())
+            raise LedgerDamagedError(uri=where, reason=f"{lacks} rows have no value")
+
+    def between(self, first: int, stop: int) -> tuple[dict[int, Positions], Positions]:
+        """Return the values of some rows: by source the rows there, and the row of each value.
+
+        Values are in the order of sources, and of rows within each.
+        """
+        low, high = np.searchsorted(self._sorted, [first, stop])
+        chosen = np.sort(self._order[low:high])
+        source = np.searchsorted(self._starts, chosen, side="right") - 1
+        rows = {
+            int(number): chosen[source == number] - self._starts[number]
+            for number in np.unique(source)
+        }
+        return rows, self._positions[chosen]

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileReader
 
-from holdfast.errors import LedgerDamagedError, SchemaMismatchError
+from holdfast.errors import LedgerDamagedError, SchemaMismatchError, StoreUnavailableError
 from holdfast.model.coverage import Pins
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import NUMBER_COLUMN, Change, RowsMovedError
+from holdfast.sinks.lance import column_files
 from holdfast.sinks.lance.column_files import (
     COLUMN,
+    FRAGMENT,
     Assembler,
-    Assembly,
-    AssemblyPart,
     ColumnPlace,
     ColumnWriter,
     ColumnWriterSpec,
 )
 from holdfast.sinks.lance.columns import LanceColumnSink
+from holdfast.sinks.lance.pages import write_joined
+from holdfast.sinks.lance.placing import Assembly, AssemblyPart
 from holdfast.sources.lance_columns import PinnedColumnScan
 from holdfast.sources.scans import LanceScan
+from holdfast.storage.port import Storage
 from tests.fakes.column_rig import ColumnRig
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -77,7 +83,16 @@ def assembly(groups: list[StagedGroup], **how: Any) -> Assembly:  # noqa: ANN401
     """Return the work of putting the first fragment's file together."""
     files = tuple((group.path, group.files[0].rows, group.size_bytes) for group in groups)
     part = AssemblyPart(base=0, fragment=0, version=1, files=files, failed=())
-    made = Assembly(state="s", fragment=0, version=1, rows=10, parts=(part,), since=0, keeps=False)
+    made = Assembly(
+        state="s",
+        fragment=0,
+        version=1,
+        rows=10,
+        parts=(part,),
+        since=0,
+        keeps=False,
+        like=str(groups[0].detail[FRAGMENT]),
+    )
     return replace(made, **how)
 
 
@@ -122,10 +137,110 @@ def test_values_are_put_in_order(rig: ColumnRig) -> None:
     own = [group for group in groups if group.detail[COLUMN]["base"] == 0]
     done = Assembler(place_of(rig)).rewrite(assembly(own).to_json())
     assert done.group is not None
-    import lance.file  # noqa: PLC0415 - as a reader reads it.
+    assert read(done.group) == [100 * number for number in range(10)]
 
-    found = lance.file.LanceFileReader(done.group.path).read_all().to_table()
-    assert found["n"].to_pylist() == [100 * number for number in range(10)]
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int] | None]:
+    """Return the files that are made of copied pages, however small; None for each that is not."""
+    made: list[tuple[str, int] | None] = []
+
+    def note(*arguments: Any) -> tuple[str, int] | None:  # noqa: ANN401 - those of `write_joined`.
+        made.append(write_joined(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(column_files, "_PAGE_BYTES_MIN", 0)
+    monkeypatch.setattr(column_files, "write_joined", note)
+    return made
+
+
+def read(group: StagedGroup | None) -> list[Any]:
+    """Return the values in a file, as a reader of the dataset gets them."""
+    assert group is not None
+    (file,) = json.loads(str(group.detail[FRAGMENT]))["files"]
+    assert f"{group.path.rpartition('/')[0]}/{file['path']}" == group.path
+    assert file["file_size_bytes"] == Path(group.path.removeprefix("file://")).stat().st_size
+    return list(LanceFileReader(group.path).read_all().to_table()["n"].to_pylist())
+
+
+def test_pages_of_files_in_order_are_copied(
+    rig: ColumnRig, copies: list[tuple[str, int] | None]
+) -> None:
+    """Whichever of the files was written first."""
+    groups = staged(rig, values(4, 5, 6)) + staged(rig, values(7, 8, 9), values(12))[:1]
+    groups += staged(rig, values(*range(4)))
+    done = Assembler(place_of(rig)).rewrite(assembly(groups).to_json())
+    assert read(done.group) == [100 * number for number in range(10)]
+    assert len(copies) == 1
+    assert copies[0] is not None
+    assert done.group is not None
+    assert done.group.detail[COLUMN]["names"] == ["n", NUMBER_COLUMN]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [((0, 2, 1, 3, 4), (5, 6, 7, 8, 9)), ((0, 1, 2, 4, 5), (3, 6, 7, 8, 9))],
+    ids=["out of order", "with a gap"],
+)
+def test_pages_of_other_files_are_not_copied(
+    numbers: tuple[tuple[int, ...], ...],
+    rig: ColumnRig,
+    copies: list[tuple[str, int] | None],
+) -> None:
+    """A page would hold other rows than it seems to."""
+    groups = [group for some in numbers for group in staged(rig, values(*some))]
+    done = Assembler(place_of(rig)).rewrite(assembly(groups).to_json())
+    assert read(done.group) == [100 * number for number in range(10)]
+    assert copies == []
+
+
+def test_pages_are_not_copied_for_rows_known_by_ids(
+    tmp_path: Path, copies: list[tuple[str, int] | None]
+) -> None:
+    """Only some of them may be in the fragment, and in another order."""
+    rig = ColumnRig(str(tmp_path / "ids.lance"))
+    rig.make(rows=20, enable_stable_row_ids=True)
+    groups = staged(rig, values(*range(5))) + staged(rig, values(*range(5, 10)))
+    done = Assembler(place_of(rig)).rewrite(assembly(groups, since=1).to_json())
+    assert read(done.group) == [100 * number for number in range(10)]
+    assert copies == []
+
+
+def test_a_copy_that_is_not_right_is_written_again(
+    rig: ColumnRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read before it is used: if pages are not where they should be, Lance writes it."""
+    groups = staged(rig, values(*range(5))) + staged(rig, values(*range(5, 10)))
+    wrong: list[str] = []
+
+    def swapped(
+        storage: Storage, folder: str, files: Sequence[tuple[str, int]], _least: int
+    ) -> tuple[str, int] | None:
+        made = write_joined(storage, folder, files[::-1], 0)
+        assert made is not None
+        wrong.append(made[0])
+        return made
+
+    monkeypatch.setattr(column_files, "write_joined", swapped)
+    done = Assembler(place_of(rig)).rewrite(assembly(groups).to_json())
+    assert read(done.group) == [100 * number for number in range(10)]
+    assert len(wrong) == 1
+    assert not Path(wrong[0].removeprefix("file://")).exists()
+
+
+def test_a_version_that_is_gone_is_pythons_own_error(rig: ColumnRig) -> None:
+    """Then the driver looks at the dataset again."""
+    work = assembly(staged(rig, values(*range(10))), version=7)
+    with pytest.raises(FileNotFoundError, match="version 7"):
+        Assembler(place_of(rig)).rewrite(work.to_json())
+
+
+def test_a_file_with_values_that_is_gone_fails_the_start(rig: ColumnRig) -> None:
+    """The next one notices it before anything else, and computes its rows again."""
+    groups = staged(rig, values(*range(5))) + staged(rig, values(*range(5, 10)))
+    Path(groups[0].path.removeprefix("file://")).unlink()
+    with pytest.raises(StoreUnavailableError):
+        Assembler(place_of(rig)).rewrite(assembly(groups).to_json())
 
 
 def test_a_live_row_without_a_value_is_an_error(rig: ColumnRig) -> None:
