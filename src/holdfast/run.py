@@ -42,6 +42,7 @@ from holdfast.opening import (
     open_store,
     open_table,
 )
+from holdfast.rehearsal import Rehearsal
 from holdfast.sinks.base import Filter, Sink, WriteMode
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
@@ -53,7 +54,7 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 from holdfast.writing import Writing
 
 
-class Run(ColumnVerbs):
+class Run(Rehearsal, ColumnVerbs):
     """One exactly-once write, identified by an id that stays the same across retries.
 
     Args:
