@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.model.limits import Limits
     from holdfast.model.report import Report
     from holdfast.opening import runs
+    from holdfast.rehearsal import Trial
     from holdfast.run import Run
     from holdfast.sinks.targets import Create, IcebergTable, LanceTable
     from holdfast.sources.files import FilesScan, scan_files
@@ -31,6 +32,7 @@ _HOMES = {
     "holdfast.model.limits": ("Limits",),
     "holdfast.model.report": ("Report",),
     "holdfast.opening": ("runs",),
+    "holdfast.rehearsal": ("Trial",),
     "holdfast.run": ("Run",),
     "holdfast.sinks.targets": ("Create", "IcebergTable", "LanceTable"),
     "holdfast.sources.files": ("FilesScan", "scan_files"),
@@ -59,6 +61,7 @@ __all__ = [
     "Run",
     "RunStatus",
     "Swept",
+    "Trial",
     "__version__",
     "materialize",
     "per_row",

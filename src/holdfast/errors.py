@@ -20,6 +20,7 @@ alone is enough.
     │   ├── RunBusyError              another driver seems to be running
     │   ├── RunAbortedError           the run was aborted
     │   ├── RunCommittedError         it has landed, and cannot be aborted
+    │   ├── BudgetReachedError        its budget does not pay for another row
     │   └── RunUnfinishedError        it is unfinished, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
@@ -269,6 +270,27 @@ class RunCommittedError(RunError):
     advice = "roll the table back if the rows are not wanted; run.sweep() removes leftover files"
 
     snapshot_id: int
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BudgetReachedError(RunError):
+    """What is left of the run's budget does not pay for another row; finished work is kept."""
+
+    happened = (
+        "run {run_id!r} has reached its budget: {spent:,.12g} of {budget:,.12g} are spent, and "
+        "{rows_left} rows are left"
+    )
+    retry_safe = False
+    advice = (
+        "start the same run again with a higher budget=; finished rows are kept, and not paid for "
+        "twice. Nothing was committed"
+    )
+
+    budget: float
+    # With what killed tasks may have spent since their last record.
+    spent: float
+    # "unknown" if the input is not measured.
+    rows_left: int | str
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

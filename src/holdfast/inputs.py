@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -13,11 +14,16 @@ from holdfast.engine.ports import Submitter
 from holdfast.engine.scan_input import ScanRows, pin
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.row_files import KeyFiles
 from holdfast.model.coverage import Pins
 from holdfast.opening import active_session, open_scan
 from holdfast.sources.materialized import Materialized, MaterializedScan, identity_of
 from holdfast.sources.scans import Scan
 from holdfast.spark import SparkDataFrame, SparkSession
+from holdfast.storage.objects import ObjectStorage
+from holdfast.worker.probe import TrialPlan
+from holdfast.worker.reports import TaskReport
+from holdfast.worker.task import ScanTask
 
 
 class Input(SettledInput, Protocol):
@@ -39,6 +45,18 @@ class Input(SettledInput, Protocol):
         """Return the columns."""
 
 
+class SampledInput(Input, Protocol):
+    """Rows of which a few can be tried."""
+
+    def sample(self, plan: TrialPlan) -> tuple[list[TaskReport], int]:
+        """Try the first rows; return the tasks' reports, and how many rows there are in all.
+
+        Raises:
+            SettingsError: These rows cannot be tried.
+            JobError: The input could not be read.
+        """
+
+
 class DataFrameInput:
     """Rows of a DataFrame, identified by their key."""
 
@@ -57,6 +75,7 @@ class DataFrameInput:
         self.session = spark.session_of(df)
         self.key = spark.checked_key(df, key if key is not None else ())
         self._schema = spark.arrow_schema(df)
+        self._df = df
         self.submitter: Submitter = DataFrameSubmitter(df, self.key)
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
@@ -65,6 +84,16 @@ class DataFrameInput:
     def schema(self) -> pa.Schema:
         """Return the DataFrame's columns."""
         return self._schema
+
+    def sample(self, plan: TrialPlan) -> tuple[list[TaskReport], int]:
+        """Try the rows that Spark returns first, and count the others."""
+        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415 - as above.
+        from holdfast.spark.jobs import spark_errors  # noqa: PLC0415
+
+        nothing = KeyFiles(storage=ObjectStorage({}))
+        with spark_errors():
+            rows, total = self._df.limit(plan.rows_max), self._df.count()
+        return DataFrameSubmitter(rows, self.key).submit(plan, nothing), total
 
 
 class ScanInput:
@@ -111,6 +140,16 @@ class ScanInput:
         if self._pins is None:  # To create the table, before the run can be claimed.
             self._pins = self._scan.pin()
         return self._scan.schema(self._pins)
+
+    def sample(self, plan: TrialPlan) -> tuple[list[TaskReport], int]:
+        """Try the rows of the first files."""
+        from holdfast.spark.jobs import SparkJobs  # noqa: PLC0415 - pyspark is optional.
+
+        pins = self._scan.pin()
+        slices = [part for item in pins.items(pins.whole, 1, 1 << 60) for part in item]
+        scan = ScanTask(reader=self._scan.reader(pins), items=[slices])
+        jobs, total = SparkJobs(self.session), pins.whole.rows
+        return jobs.run(replace(plan, scan=scan), 1) if slices else [], total
 
 
 class MaterializedInput:
@@ -162,6 +201,22 @@ class MaterializedInput:
         """Return the DataFrame's columns."""
         return self._schema
 
+    def sample(self, plan: TrialPlan) -> tuple[list[TaskReport], int]:  # noqa: ARG002
+        """Refuse: nothing may be left of a trial."""
+        _refuse_to_try()
+
+
+def _refuse_to_try() -> NoReturn:
+    """Refuse to try rows that would have to be written first.
+
+    Raises:
+        SettingsError: Always.
+    """
+    raise SettingsError(
+        what="the rows of hf.materialize(df) cannot be tried before they are written",
+        cure="try the DataFrame itself, with key= any column that is not NULL",
+    )
+
 
 def key_of_upsert(
     source: object, key: str | Sequence[str] | None, on: Sequence[str]
@@ -184,7 +239,7 @@ def key_of_upsert(
 
 def open_input(
     rows: SparkDataFrame | Scan | Materialized, key: str | Sequence[str] | None
-) -> Input:
+) -> SampledInput:
     """Return the user's input as the engine sees it.
 
     Raises:

@@ -42,6 +42,7 @@ from holdfast.opening import (
     open_store,
     open_table,
 )
+from holdfast.rehearsal import Rehearsal
 from holdfast.sinks.base import Filter, Sink, WriteMode
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized, materialize
@@ -53,7 +54,7 @@ from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 from holdfast.writing import Writing
 
 
-class Run(ColumnVerbs):
+class Run(Rehearsal, ColumnVerbs):
     """One exactly-once write, identified by an id that stays the same across retries.
 
     Args:
@@ -75,6 +76,9 @@ class Run(ColumnVerbs):
             files of a scan are always compared.
         strict_code: Refuse to resume when the transform's code has changed.
         limits: How much memory a worker may use, as `hf.Limits`.
+        budget: The most that the answers of all starts may cost together, in the unit of `cost=`.
+            Then no further call starts, and the start ends in `BudgetReachedError`; all work is
+            kept, and a start with a higher budget goes on.
         progress: Show progress on stderr. By default as a picture in a terminal and in a notebook,
             elsewhere as a line every ten seconds to a minute, in the log if it shows INFO.
 
@@ -94,6 +98,7 @@ class Run(ColumnVerbs):
         verify_input: VerifyInput = "keys",
         strict_code: bool = False,
         limits: Limits = DEFAULT_LIMITS,
+        budget: float | None = None,
         progress: bool | None = None,
     ) -> None:
         """Check and keep the arguments; nothing is read or written yet."""
@@ -110,6 +115,7 @@ class Run(ColumnVerbs):
             "verify_input": verify_input,
             "strict_code": strict_code,
             "limits": limits,
+            "budget": budget,
         }
         WriteOptions(**self._common)  # Reject bad options now, not hours later.
         # What `remaining` has claimed and measured, for the write that follows.
@@ -171,7 +177,7 @@ class Run(ColumnVerbs):
         Raises:
             SettingsError: An argument or a setting cannot be used.
             StoreError: The store cannot hold a ledger, or does not answer.
-            RunError: The id belongs to another job, or another driver has taken over.
+            RunError: Another job has the id, a driver has taken over, or the budget is reached.
             JobError: The work on the executors failed; nothing was committed.
             CommitError: The table could not be written; staged files are kept.
         """
@@ -518,7 +524,9 @@ class Run(ColumnVerbs):
         """Return the options of a write: most arguments of the verbs are fields of that name."""
         names = {field.name for field in fields(WriteOptions)}
         chosen = {name: value for name, value in given.items() if name in names}
-        return WriteOptions(**self._common, **chosen)
+        options = WriteOptions(**self._common, **chosen)
+        options.refuse_unpriced()
+        return options
 
     def _ledger(self, session: SparkSession | None) -> Ledger:
         store, storage = open_store(self._store, self._store_options, session)

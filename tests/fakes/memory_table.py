@@ -18,6 +18,7 @@ from holdfast.errors import (
     CatalogUnavailableError,
     CommitRefusedError,
     CommitUnknownError,
+    LedgerDamagedError,
     RunMismatchError,
     StagedFileMissingError,
     StoreUnavailableError,
@@ -229,6 +230,8 @@ class MemoryTable:
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:
         """Return the columns that were added to the table since."""
+        if not isinstance(began.get("columns"), list):
+            raise LedgerDamagedError(uri="log", reason="a plan holds no schema of a table")
         return frozenset(
             (column,) for column in view.schema["columns"] if column not in began["columns"]
         )

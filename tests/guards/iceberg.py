@@ -72,9 +72,16 @@ ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: a run without rows is found at the head",
         file="sinks/iceberg/marks.py",
-        before="        if mark.snapshot_id in (snapshot.snapshot_id, parent_id):\n",
-        after="        if mark.snapshot_id == parent_id:\n",
+        before="        if mark.snapshot_id in (snapshot.snapshot_id, parent_id, ",
+        after="        if mark.snapshot_id in (parent_id, ",
         test=f"{_PRESENCE} -k without_rows",
+    ),
+    Guard(
+        name="Iceberg: a cherry-picked copy is found by the snapshot that it names",
+        file="sinks/iceberg/marks.py",
+        before=", parent_id, _picked(snapshot)):",
+        after=", parent_id):",
+        test=f"{_PRESENCE} -k cherry_picked",
     ),
     Guard(
         name="Iceberg: a horizon or count that is no number is an error",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from tests.guards.budget import BUDGET_GUARDS
 from tests.guards.columns import COLUMN_GUARDS
 from tests.guards.guard import Guard
 from tests.guards.iceberg import ICEBERG_GUARDS
@@ -544,5 +545,6 @@ GUARDS = (
     *VALUE_GUARDS,
     *WHERE_GUARDS,
     *COLUMN_GUARDS,
+    *BUDGET_GUARDS,
     *UPSERT_GUARDS,
 )

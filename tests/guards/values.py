@@ -104,8 +104,8 @@ VALUE_GUARDS = (
     Guard(
         name="a row that the table cannot take is set aside, not the job",
         file="worker/task.py",
-        before="return halving_steps(keyed, fitting, batch_rows",
-        after="return halving_steps(keyed, apply, batch_rows",
+        before="return halving_steps(keyed, fitting,",
+        after="return halving_steps(keyed, apply,",
         test="tests/unit/worker/test_batch_steps.py",
     ),
     Guard(

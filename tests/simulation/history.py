@@ -379,6 +379,7 @@ class History:
             "on_error": "quarantine" if setting.poison else "raise",
             "max_errors": setting.max_errors,
             "cost": 1.0 if setting.is_priced else 0.0,
+            "budget": None if self.is_ending else setting.budget,
             "allow_empty": True,
             "isolation_level": "snapshot" if setting.spares_others else "serializable",
             "where": WHERE if setting.has_filter else None,

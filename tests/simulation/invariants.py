@@ -59,7 +59,25 @@ def _left_wrong(history: History) -> list[str]:
         found.append(f"versions {history.table.undone} undid what others had done")
     if history.setting.must_not_land and history.table.ids_ever:
         found.append("it landed, but must not")
+    found += _within_budget(history, log)
     return found + _no_copies_left(history, log) + _paid_once(history)
+
+
+def _within_budget(history: History, log: RunLog) -> list[str]:
+    """Starts with a budget have called the transform for no more rows than it pays for.
+
+    A call that fails is not paid for, and without its ledger nobody knows what was spent.
+    """
+    setting = history.setting
+    if setting.budget is None or history.is_damaged or history.files_removed:
+        return []
+    if setting.poison or setting.flaky is not None or setting.misfit:
+        return []
+    capped = {number for number, claim in log.claims.items() if claim.budget is not None}
+    rows = sum(len(call.ids) for call in history.calls if call.claim in capped)
+    if rows <= setting.budget:
+        return []
+    return [f"{rows} rows were called for, with a budget for {setting.budget:g}"]
 
 
 def _honest_receipts_of_copy(history: History, copy: SimStorage) -> list[str]:

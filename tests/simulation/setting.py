@@ -64,6 +64,8 @@ class Setting:
     low_bounds: bool
     # Whether a row has a price: then doubled keys are looked for first.
     is_priced: bool
+    # How many rows all starts may pay for together, but the last ones; None for any number.
+    budget: float | None = None
     # Whether the run's rows replace all others.
     replaces: bool = False
     # Whether rows that others add meanwhile stay then.
@@ -149,6 +151,8 @@ class Setting:
             drawn = drawn.as_slow()
         if drawn.is_keyed:
             drawn = replace(drawn, has_large_index=chance.of(2) == 1)
+        if drawn.is_priced and not (drawn.is_derived and not drawn.is_scan) and chance.of(2):
+            drawn = replace(drawn, budget=float(1 + chance.of(max(1, drawn.rows))))
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 
     def as_spared(self) -> Setting:

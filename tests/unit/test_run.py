@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pydoc
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from tests.fakes.rig import LAYOUT, Rig
 
 RUN = (
     *("run_id", "store", "store_options", "version", "takeover", "if_committed", "verify_input"),
-    *("strict_code", "limits", "progress"),
+    *("strict_code", "limits", "budget", "progress"),
 )
 APPEND = (
     *("source", "to", "key", "transform", "batch_format", "batch_rows", "one_to_one"),
@@ -53,6 +54,7 @@ def test_the_help_of_append_fits_two_screens() -> None:
         ("verify_input", True),
         ("strict_code", None),
         ("limits", {"open_files": 4}),
+        *[("budget", value) for value in (0, -1.0, math.nan, math.inf, 1e16, 10**400, "5", True)],
     ],
 )
 def test_a_run_with_an_invalid_option_is_refused_when_it_is_made(name: str, value: object) -> None:
@@ -160,3 +162,27 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
     assert given.get("on", ()) == on
     assert given.get("delete_column") == ("gone" if on else None)
     assert (given["key"], given["retries"]) == (("id",), 1)
+
+
+def costs_something(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as it came."""
+    return row
+
+
+@pytest.mark.parametrize("write", ["append", "overwrite", "overwrite_partitions", "upsert"])
+def test_a_budget_without_a_cost_is_refused_before_anything_is_opened(write: str) -> None:
+    """It would never be reached."""
+    run = hf.Run("r", store="file:///nowhere", budget=5.0)
+    more = {"on": "id"} if write == "upsert" else {}
+    do, transform = getattr(run, write), hf.per_row(costs_something)
+    with pytest.raises(SettingsError, match="without cost="):
+        do(object(), to="lake.a.b", transform=transform, **more)
+    with pytest.raises(SettingsError, match="without transform="):
+        do(object(), to="lake.a.b", cost=1.0, **more)
+
+
+def test_a_budget_for_columns_needs_a_cost_too() -> None:
+    """They are computed by calls as well."""
+    run = hf.Run("r", store="file:///nowhere", budget=5.0)
+    with pytest.raises(SettingsError, match="without cost="):
+        run.add_columns(to="s3://a/b.lance", transform=costs_something, read_columns=["id"])

@@ -14,7 +14,7 @@ from holdfast.ledger.ports import Ports
 from holdfast.model.history import Start
 from holdfast.model.records import Receipt, kind_of
 from holdfast.model.report import (
-    cost_text,
+    cost_lines,
     counted,
     merged_by,
     readable_size,
@@ -76,6 +76,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "cost": progress.cost,
         "kept_cost": progress.kept_cost,
         "lost_cost": progress.lost_cost,
+        "budget": progress.budget,
         "snapshot_id": receipt.snapshot_id if receipt else None,
         "replaced_rows": receipt.removed_rows if receipt else None,
         "replaced_files": receipt.removed_files if receipt else None,
@@ -138,8 +139,7 @@ def _lines(seen: Observation, ports: Ports) -> list[tuple[str, str]]:
     lines.append(("landed" if receipt else "staged", files))
     if seconds := progress.task_seconds + progress.kept_seconds:
         lines.append(("work", f"{readable_time(seconds)} of task time"))
-    if progress.cost:
-        lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
+    lines += cost_lines(progress)
     if receipt is not None:
         lines += _of_receipt(receipt)
     if seen.log:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from holdfast.engine.takeover import quiet_after_s, silent_after_s
 from holdfast.engine.watch import Observation
+from holdfast.errors import BudgetReachedError
 from holdfast.ledger.ports import Ports
 from holdfast.model.history import Progress
 from holdfast.model.records import (
@@ -36,6 +37,7 @@ from holdfast.text import age, command
 # ---- What the next start of a run would do, and what the user should do
 
 _GO_ON = "run the same script again, with the same run id"
+_OVER_BUDGET = BudgetReachedError.__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,8 @@ def _advice(seen: Observation, ports: Ports) -> str:
     if start.end == "stopped":
         if _is_signal(start.reason):
             return _GO_ON
+        if start.reason == _OVER_BUDGET:
+            return f"{_GO_ON} and a higher budget="
         return f"fix what ended the last start ({start.reason}), then {_GO_ON}"
     is_ours = bool(start.machine) and start.machine == ports.machine
     why = "its process is gone" if is_ours else "its driver has written nothing for a long time"
@@ -187,6 +191,8 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
         reason = f" with {last.reason}" if last.reason else ""
         said = f" ({last.message})" if last.message else ""
         fix = "" if _is_signal(last.reason) else ": fix the cause"
+        if last.reason == _OVER_BUDGET:
+            fix = ": give it a higher budget="
         again = _start_again(seen.progress.good_rows)
         return "stopped", "act", f"The last start ended{reason}{said}{fix}. {again}"
     if _may_be_alive(seen, heard_at, now):

@@ -93,6 +93,7 @@ def _our_claim(ledger: Ledger, options: WriteOptions) -> Claim:
         machine=ledger.ports.machine,
         code=code_digest(options.transform),
         checkpoint_every_s=options.checkpoint_every_s,
+        budget=None if options.budget is None else float(options.budget),
     )
 
 
@@ -169,6 +170,12 @@ def prepare(
             what='verify_input="rows" cannot be used with run.remaining(): the appended rows '
             "are not those of its input",
             cure='leave it out ("keys" is the default), or append hf.materialize(df)',
+        )
+    if options.budget is not None:
+        raise SettingsError(
+            what="budget= cannot be used with run.remaining(): Holdfast does not make the calls "
+            "that cost something",
+            cure="leave it out, or make the calls in transform=",
         )
     ledger.probe()
     found = ledger.run_file()

@@ -219,7 +219,7 @@ def plan_sweep(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> SweepPl
     run_file, layout = ledger.run_file(), ledger.layout
     sight = _sight(ledger, run_file, open_sink)
     references = _to_keep(ledger, sight, run_file.identity.table if run_file else "")
-    folders = layout.parts, layout.tasks, layout.inputs, layout.beats
+    folders = layout.parts, layout.tasks, layout.inputs, layout.beats, layout.accounts
     names = ObjectNames(chain.from_iterable(walk(storage, folder) for folder in folders))
     refuse_links(layout.folder, names.folders)
     landed: set[str] = set()

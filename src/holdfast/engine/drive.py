@@ -201,9 +201,11 @@ class Driver:
         if options.verify_input and landed.receipt.staged.name != book.seal().name:
             # An earlier start's post landed in the meantime, without the rows added since.
             self._compare(book, landed.receipt.staged, options)
-        return self._whole_report(self._report(landed, "committed", by), book, kept)
+        return self._whole_report(self._report(landed, "committed", by), book, kept, options)
 
-    def _whole_report(self, report: Report, book: Workbook, kept: Work) -> Report:
+    def _whole_report(
+        self, report: Report, book: Workbook, kept: Work, options: WriteOptions
+    ) -> Report:
         """Return the report of a start that has landed, given the work that it began with."""
         kept, tally = kept.only(book.work), book.tally
         return replace(
@@ -222,7 +224,8 @@ class Driver:
             quarantined_rows=book.work.quarantined_rows,
             cost_by_epoch=_cost_by_epoch(book.work),
             kept_cost=kept.cost,
-            lost_cost=book.work.lost_cost(tally.dropped_cost, tally.killed_seconds),
+            lost_cost=book.lost_cost,
+            budget=options.budget,
         )
 
     def _refresh(self, book: Workbook) -> bool:

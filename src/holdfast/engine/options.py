@@ -48,6 +48,8 @@ IfTableChanged = Literal["replace", "raise"]
 # Whether rows that others add while a run is under way are replaced by it, or stay.
 IsolationLevel = Literal["serializable", "snapshot"]
 Duration = str | float | timedelta
+# Larger sums of costs would be rounded to more than the cost of a row.
+BUDGET_MAX = 1e15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,8 @@ class WriteOptions:
     # How many rows may be quarantined: a number of rows, or a share of the input.
     max_errors: float = 0.1
     cost: float | Callable[[Any], float] = 0.0
+    # The most that the answers of all starts may cost together.
+    budget: float | None = None
     # For a write that replaces rows: whether no rows may replace all; what to do if those that it
     # replaces have changed since it began; and the snapshot that its input was computed from.
     allow_empty: bool = False
@@ -127,8 +131,7 @@ class WriteOptions:
             cure = "give a whole number of rows (100), or a share of at most 1.0"
             raise SettingsError(what=f"max_errors={self.max_errors!r}", cure=cure)
         _checked_transform(self.transform)
-        if not callable(self.cost):
-            _number("cost", self.cost, "the cost of a row, or a function of its answer")
+        self._refuse_costs()
         if not isinstance(self.limits, Limits):
             raise SettingsError(
                 what=f"limits={self.limits!r}", cure="give hf.Limits(batch_bytes=…, open_files=…)"
@@ -140,6 +143,35 @@ class WriteOptions:
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
                 raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
+
+    def _refuse_costs(self) -> None:
+        """Refuse a cost or a budget that is no amount.
+
+        Raises:
+            SettingsError: It is not a number, or too small.
+        """
+        if not callable(self.cost):
+            _number("cost", self.cost, "the cost of a row, or a function of its answer")
+        if self.budget is not None:
+            _number("budget", self.budget, "an amount above 0 in the unit of cost=")
+            if not 0 < self.budget <= BUDGET_MAX:
+                cure = f"give an amount above 0, and of at most {BUDGET_MAX:g}"
+                raise SettingsError(what=f"budget={self.budget!r}", cure=cure)
+
+    def refuse_unpriced(self) -> None:
+        """Refuse a budget for rows of which nobody says what they cost.
+
+        Raises:
+            SettingsError: There is a budget, and no cost, or no transform that costs anything.
+        """
+        if self.budget is None:
+            return
+        if not self.cost:
+            cure = "pass cost=, the cost of a row or a function of its answer, or leave out budget="
+            raise SettingsError(what=f"budget={self.budget!r} without cost=", cure=cure)
+        if self.transform is None:
+            cure = "pass transform=, whose calls a budget limits, or leave out budget="
+            raise SettingsError(what=f"budget={self.budget!r} without transform=", cure=cure)
 
     def _refuse_delete_column(self) -> None:
         """Refuse a name that cannot be that of a flag beside the key.

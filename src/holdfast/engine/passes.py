@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from holdfast.engine.input_check import InputCheck
 from holdfast.engine.interrupts import interruptible
@@ -18,6 +18,7 @@ from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.ports import Submitter
 from holdfast.engine.workbook import Workbook, without_lost
 from holdfast.errors import (
+    BudgetReachedError,
     ExecutorSetupError,
     InputChangedError,
     JobFailedError,
@@ -37,6 +38,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Claim, PartReference, Plan, Stop
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView, WriterSpec
+from holdfast.worker.budget import Allowance
 from holdfast.worker.replay import ReplayPlan, work_items
 from holdfast.worker.reports import TaskProblem, TaskReport, WorkerTraceback, transform_example
 from holdfast.worker.task import TaskPlan
@@ -161,8 +163,19 @@ class Stage(Protocol):
     def is_due(self) -> bool:
         """Whether it has anything to do."""
 
+    def deal(self) -> Allowance | None:
+        """Return what the tasks of its next job may spend; None for any amount.
+
+        Raises:
+            BudgetReachedError: What is left does not pay for a row.
+        """
+
     def run(
-        self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
+        self,
+        ledger: JobLedger,
+        files: str,
+        ask_to_stop: Callable[[str], None],
+        allowance: Allowance | None,
     ) -> list[TaskReport]:
         """Run one job.
 
@@ -170,6 +183,7 @@ class Stage(Protocol):
             ledger: The ledger that its tasks write to.
             files: The prefix of its file names; no other job uses it.
             ask_to_stop: Asks all tasks of the job to stop; takes the reason.
+            allowance: What its tasks may spend.
 
         Raises:
             JobError: The job could not be run at all.
@@ -190,8 +204,34 @@ class RowsStage:
         """Whether some input rows are not done."""
         return self._check.rows_are_missing()
 
+    def deal(self) -> Allowance | None:
+        """Divide what is left of the budget, if there is one.
+
+        Raises:
+            BudgetReachedError: It does not pay for a row.
+        """
+        start, options, book = self._start, self._start.options, self._start.book
+        if options.budget is None:
+            return None
+        cost, rows = book.work.cost_and_rows
+        mean = max(0.0, cost / max(1, rows))
+        allowance = Allowance.of(
+            max(0.0, options.budget - book.paid),
+            slots=start.submitter.slots,
+            row_cost=mean if callable(options.cost) else float(options.cost),
+            is_exact=not callable(options.cost),
+        )
+        # Without an input check only a job shows whether a row is left.
+        if options.verify_input and not allowance.pays_for_a_row:
+            _refuse_to_spend(start)
+        return allowance
+
     def run(
-        self, ledger: JobLedger, files: str, ask_to_stop: Callable[[str], None]
+        self,
+        ledger: JobLedger,
+        files: str,
+        ask_to_stop: Callable[[str], None],
+        allowance: Allowance | None,
     ) -> list[TaskReport]:
         """Run one job over the missing rows; their keys may be compared at the same time.
 
@@ -212,6 +252,7 @@ class RowsStage:
             on_error=options.on_error,
             errors_max=self._errors_of_a_task(),
             cost=options.cost,
+            allowance=allowance,
             limits=options.limits,
             whole_rows=options.compares_rows,
             # Rows that failed before may all lack a column again.
@@ -230,6 +271,22 @@ class RowsStage:
         return self._check.errors_max(0) - self._start.book.work.quarantined_rows
 
 
+def _refuse_to_spend(start: Start) -> NoReturn:
+    """Say that the budget is reached.
+
+    Raises:
+        BudgetReachedError: Always.
+    """
+    book = start.book
+    left = book.input_sums.rows - book.work.sums.rows if book.input_sums else "unknown"
+    raise BudgetReachedError(
+        run_id=start.ledger.run_id,
+        budget=start.options.budget or 0.0,
+        spent=book.paid,
+        rows_left=left,
+    )
+
+
 class ReplayStage:
     """Writes the chunks of tasks that died into table files."""
 
@@ -243,8 +300,15 @@ class ReplayStage:
         """Whether some finished rows are not in a table file yet."""
         return bool(self._start.book.work.waiting)
 
+    def deal(self) -> None:
+        """Nothing is to be paid for."""
+
     def run(
-        self, ledger: JobLedger, files: str, _ask_to_stop: Callable[[str], None]
+        self,
+        ledger: JobLedger,
+        files: str,
+        _ask_to_stop: Callable[[str], None],
+        _allowance: Allowance | None,
     ) -> list[TaskReport]:
         """Run one job over all waiting chunks.
 
@@ -331,6 +395,7 @@ class Passes:
         Raises:
             JobError: The work could not be done; durable work is kept.
             JobFailedError: A pass added nothing.
+            BudgetReachedError: What is left of the budget does not pay for another row.
             DuplicateKeyError: A check that ran during a job found a key in two rows.
             InputChangedError: The input does not hold the missing rows.
             RunFencedError: Another driver has claimed the run.
@@ -347,16 +412,19 @@ class Passes:
                     refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), ())
                 return book.complete()
             book.seal_changes()
+            allowance = stage.deal()
             if book.tally.passes:
                 self._log.claim_next_pass(claim)
             before = book.progress
-            reports = self._run_job(stage)
+            reports = self._run_job(stage, allowance)
             failpoint("after-job")
             self._take(stage.job, reports)
             self._input.refuse_found()
             refuse_too_many(book.work, self._input.errors_max(book.work.sums.rows), reports)
             self._raise_unless_worth_retrying(reports, added=book.progress != before)
             # Without an input check, a job over rows that are all finished adds nothing.
+            if book.progress == before and any(report.end == "spent" for report in reports):
+                _refuse_to_spend(self._start)
             done = stage.job == "rows" and book.all_rows_seen and not self._options.verify_input
             if book.progress == before and not done:
                 self._input.stop_if_rows_are_gone()
@@ -393,7 +461,7 @@ class Passes:
             book.withdraw(book.work.without(damaged))
             self._input.stop_if_out_of_reach()
 
-    def _run_job(self, stage: Stage) -> list[TaskReport]:
+    def _run_job(self, stage: Stage, allowance: Allowance | None) -> list[TaskReport]:
         book, ledger = self._book, self._start.ledger
         known = book.input_sums.rows - book.work.sums.rows if book.input_sums else None
         nonce = self._ports.new_nonce()
@@ -406,6 +474,8 @@ class Passes:
                 chunks=len(book.work.waiting) if stage.job == "replay" else 0,
                 schema=self._start.view.schema,
                 tasks=tasks,
+                may_spend=allowance.amount if allowance else 0.0,
+                chains=allowance.chains if allowance else 0,
             )
         )
         self._log_pass(stage.job, known)
@@ -420,7 +490,8 @@ class Passes:
             ports=self._ports.tasks,
         )
         with self._at_work():
-            return stage.run(job_ledger, ledger.layout.file_names(nonce), self._ask_to_stop)
+            names = ledger.layout.file_names(nonce)
+            return stage.run(job_ledger, names, self._ask_to_stop, allowance)
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:

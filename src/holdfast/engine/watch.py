@@ -10,7 +10,14 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from holdfast.engine.takeover import beat_every_s
-from holdfast.engine.workbook import Gathered, accept, gather, killed_seconds
+from holdfast.engine.workbook import (
+    Gathered,
+    accept,
+    accounts_of,
+    gather,
+    killed_cost,
+    killed_seconds,
+)
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
@@ -52,6 +59,8 @@ def status(ledger: Ledger) -> RunStatus:
     planned = last_input(log)
     claim = log.claims[max(log.claims)] if log.claims else None
     state, end = state_of(log, last), log.records[-1].body if log.records else None
+    budget = claim.budget if claim else None
+    spent = None if budget is None else Watcher(ledger=ledger).look().progress.cost
     return RunStatus(
         run_id=ledger.run_id,
         state=state,
@@ -65,6 +74,8 @@ def status(ledger: Ledger) -> RunStatus:
         last_record_at=log.records[-1].written_at if log.records else "",
         snapshot_id=log.receipt.snapshot_id if log.receipt else None,
         stopped_by=end.why if isinstance(end, Stop) and state == "stopped" else "",
+        budget=budget,
+        spent=spent,
     )
 
 
@@ -262,7 +273,7 @@ class Watcher:
             starts=starts,
             work=gathered.work,
             logs=[records for records in gathered.logs.values() if records[0].claim == current],
-            lost_cost=_lost_cost(log, last, starts, gathered),
+            lost_cost=_lost_cost(ledger, last, starts, gathered, claims),
         )
         return Observation(
             identity=self._identity,
@@ -308,10 +319,16 @@ class Watcher:
 
 
 def _lost_cost(
-    log: RunLog, last: Seal | None, starts: Sequence[Start], gathered: Gathered
+    ledger: Ledger,
+    last: Seal | None,
+    starts: Sequence[Start],
+    gathered: Gathered,
+    claims: Sequence[int],
 ) -> float:
     """Return about what was paid for rows that do not count, as the next start would report it."""
+    log = ledger.log
     dropped, killed = (last.dropped_cost, last.killed_seconds) if last else (0.0, 0.0)
+    taken = last.killed_cost if last else 0.0
     if log.receipt is None:
         # Tasks of a start that has not ended, as far as is known, may still be at work.
         running = [start for start in starts[-1:] if not start.end]
@@ -319,7 +336,9 @@ def _lost_cost(
         ended = [task for task in gathered.open_logs if task[0].claim not in at_work]
         killed += killed_seconds(log, ended)
         dropped += gathered.dropped_cost
-    return gathered.work.lost_cost(dropped, killed)
+        dead = [claim for claim in claims if claim not in at_work]
+        taken += killed_cost(accounts_of(ledger, dead), gathered)
+    return gathered.work.lost_cost(dropped, killed, taken)
 
 
 def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:

@@ -29,6 +29,7 @@ from holdfast.model.records import PartReference, Seal
 from holdfast.model.work import TaskRecord, Work
 from holdfast.sinks.base import Sink, TableView
 from holdfast.storage.port import Storage
+from holdfast.worker.budget import Account
 from holdfast.worker.reports import TaskReport
 
 
@@ -192,7 +193,7 @@ def accept(work: Work, claims: Iterable[Mapping[str, Sequence[TaskRecord]]]) -> 
     return Gathered(
         work=work,
         dropped_rows=_rows(dropped),
-        dropped_cost=sum(record.cost for record in dropped),
+        dropped_cost=sum(record.paid for record in dropped),
         logs=found,
         open_logs=open_logs,
     )
@@ -201,9 +202,42 @@ def accept(work: Work, claims: Iterable[Mapping[str, Sequence[TaskRecord]]]) -> 
 def killed_seconds(log: RunLog, open_logs: Iterable[Sequence[TaskRecord]]) -> float:
     """Return about how long tasks without an end had worked since their last record.
 
-    A kill comes at any moment between two checkpoints: on average half an interval is lost.
+    A kill comes at any moment between two checkpoints: on average half an interval is lost. With a
+    budget there is no need to guess: see `killed_cost`.
     """
-    return sum((log.claims[task[0].claim].checkpoint_every_s or 0.0) / 2 for task in open_logs)
+    claims = [task[0].claim for task in open_logs if not log.plans[task[0].claim].chains]
+    return sum((log.claims[claim].checkpoint_every_s or 0.0) / 2 for claim in claims)
+
+
+def accounts_of(ledger: Ledger, claims: Iterable[int]) -> dict[int, Account]:
+    """Return the account of each claim whose job has one."""
+    plans, folders = ledger.log.plans, ledger.log.task_folders
+    return {
+        claim: Account(
+            ledger.storage,
+            ledger.layout,
+            folders[claim],
+            amount=plans[claim].may_spend,
+            chains=plans[claim].chains,
+            nonce=ledger.ports.new_nonce(),
+            sleep=ledger.ports.sleep,
+        )
+        for claim in claims
+        if plans[claim].chains
+    }
+
+
+def killed_cost(accounts: Mapping[int, Account], found: Gathered) -> float:
+    """Return what killed tasks of some claims may have spent of a budget since their last record.
+
+    Raises:
+        StoreError: The ledger is damaged or does not answer.
+    """
+    recorded = dict.fromkeys(accounts, 0.0)
+    for record in (record for log in found.logs.values() for record in log):
+        if record.claim in recorded:
+            recorded[record.claim] += record.paid
+    return sum(account.killed_cost(recorded[claim]) for claim, account in accounts.items())
 
 
 def _worth(log: Sequence[TaskRecord]) -> tuple[bool, int, int]:
@@ -234,6 +268,7 @@ class Tally:
     # Since the run began: see `Seal`.
     dropped_cost: float = 0.0
     killed_seconds: float = 0.0
+    killed_cost: float = 0.0
 
 
 class Workbook:
@@ -241,6 +276,7 @@ class Workbook:
 
     def __init__(self, ledger: Ledger) -> None:
         """Start empty; the run is already claimed."""
+        self._ledger = ledger
         self._log = ledger.log
         self._storage = ledger.storage
         self._new_nonce = ledger.ports.new_nonce
@@ -281,6 +317,17 @@ class Workbook:
     def run_id(self) -> str:
         """The id of the run."""
         return self._log.run_id
+
+    @property
+    def lost_cost(self) -> float:
+        """About what was paid for rows that do not count."""
+        tally = self.tally
+        return self.work.lost_cost(tally.dropped_cost, tally.killed_seconds, tally.killed_cost)
+
+    @property
+    def paid(self) -> float:
+        """What all answers have cost, as far as it is known."""
+        return self.work.cost + self.lost_cost
 
     @property
     def planned_columns(self) -> Sequence[str]:
@@ -328,6 +375,7 @@ class Workbook:
             self._through_claim = last.through_claim
             self.tally.dropped_cost = last.dropped_cost
             self.tally.killed_seconds = last.killed_seconds
+            self.tally.killed_cost = last.killed_cost
             self.is_complete = last.complete
         self.take_tasks()
 
@@ -345,11 +393,16 @@ class Workbook:
         if not claims:
             return
         unread = [folders[claim] for claim in claims]
+        accounts = accounts_of(self._ledger, claims)
+        for account in accounts.values():
+            # What still runs may spend what it has taken, which is counted, and no more.
+            account.close()
         found = gather(self._storage, self._log.layout, self.work, unread, reports)
         self._through_claim = claims[-1]
         self.tally.dropped_rows += found.dropped_rows
         self.tally.dropped_cost += found.dropped_cost
         self.tally.killed_seconds += killed_seconds(self._log, found.open_logs)
+        self.tally.killed_cost += killed_cost(accounts, found)
         self._replace(found.work)
 
     def drop(self, kept: Work) -> bool:
@@ -360,20 +413,20 @@ class Workbook:
         """
         whole = with_replaced(self._storage, self._log.layout, self.work, kept)
         self.tally.dropped_rows += self.work.sums.rows - whole.sums.rows
-        self.tally.dropped_cost += self.work.cost - whole.cost
+        self.tally.dropped_cost += self.work.paid - whole.paid
         self._leave_out(whole)
         return len(whole.records) > len(kept.records)
 
     def withdraw(self, kept: Work) -> None:
         """Leave out records that have lost an object."""
         self.tally.withdrawn_rows += self.work.sums.rows - kept.sums.rows
-        self.tally.dropped_cost += self.work.cost - kept.cost
+        self.tally.dropped_cost += self.work.paid - kept.paid
         self._leave_out(kept)
 
     def release(self, kept: Work) -> None:
         """Leave out rows that have failed, so that they are retried."""
         if kept is not self.work:
-            self.tally.dropped_cost += self.work.cost - kept.cost  # Answers that did not fit.
+            self.tally.dropped_cost += self.work.paid - kept.paid  # Answers that did not fit.
             self._leave_out(kept)
 
     def rename(self, work: Work) -> None:
@@ -421,6 +474,7 @@ class Workbook:
                 quarantined_rows=self.work.quarantined_rows,
                 dropped_cost=self.tally.dropped_cost,
                 killed_seconds=self.tally.killed_seconds,
+                killed_cost=self.tally.killed_cost,
             )
         )
         self._reference, self._changed = reference, False

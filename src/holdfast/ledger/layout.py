@@ -6,8 +6,11 @@
   parts/...           large bodies that those records point to
   beats/00000001      heartbeat, rewritten while the driver of that claim runs; advisory
   input/<nonce>/...   the rows of a materialized input, as Parquet
+  accounts/<claim>-<nonce>/<chain>/<hundred>/00000001
+                      what a job's tasks have taken of what is left of the run's budget
   tasks/<claim>-<nonce>/<job>/hopeless
-                      exists if the job cannot succeed: tasks that have not begun do no work
+                      exists if the job cannot succeed, or its budget is spent: tasks that have not
+                      begun do no work
   tasks/<claim>-<nonce>/<job>/<place>/<attempt>/
     0000.json         one durable step of that task attempt
     0000.keys         the keys of the input rows that it covers, as Parquet
@@ -116,6 +119,15 @@ class RunLayout:
     def hopeless(self, tasks: str, job: str) -> str:
         """The object that marks a job as unable to succeed."""
         return f"{self.job_tasks(tasks)}/{job}/hopeless"
+
+    @property
+    def accounts(self) -> str:
+        """The folder of all accounts."""
+        return f"{self.folder}/accounts"
+
+    def account(self, tasks: str) -> str:
+        """The folder of the account from which a job's tasks take money."""
+        return f"{self.accounts}/{tasks}"
 
     def task_record(self, name: str) -> str:
         """The object of one record of a task log."""

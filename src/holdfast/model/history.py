@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from holdfast.model.records import Abort, Body, Claim, Plan, Receipt, Record, Stop
+from holdfast.model.report import budget_text
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import done_of, printable
 
@@ -39,6 +40,8 @@ class Start:
     machine: str
     code: str
     checkpoint_every_s: float | None
+    # The budget that it was given, if any.
+    budget: float | None = None
     began_at: float
     last_at: float
     passes: list[Pass] = field(default_factory=list)
@@ -124,6 +127,7 @@ def _begun(number: int, claim: Claim, at: float) -> Start:
         machine=claim.machine,
         code=claim.code,
         checkpoint_every_s=claim.checkpoint_every_s,
+        budget=claim.budget,
         began_at=at,
         last_at=at,
     )
@@ -159,6 +163,9 @@ class RunStatus:
     error: str = ""
     # The error or signal that ended the last start of a stopped run, with its message.
     stopped_by: str = ""
+    # The budget that the last start was given, and about what of it is spent; None without one.
+    budget: float | None = None
+    spent: float | None = None
 
     @classmethod
     def damaged(cls, run_id: str, error: str) -> RunStatus:
@@ -191,6 +198,8 @@ class RunStatus:
         lines.append(("done", done_of(self.done_rows, self.input_rows, failed, "rows")))
         if failed:
             lines.append(("failed", f"{failed:,} rows: see run.quarantined()"))
+        if self.budget is not None:
+            lines.append(("budget", budget_text(self.budget, self.spent or 0.0)))
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:
@@ -230,6 +239,8 @@ class Progress:
     cost: float = 0.0
     kept_cost: float = 0.0
     lost_cost: float = 0.0
+    # The most that all may cost, as given to the last start; None without a limit.
+    budget: float | None = None
     # The peak memory of a worker process.
     memory_bytes: int = 0
     start: int = 0
@@ -303,6 +314,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         cost=work.cost + lost_cost,
         kept_cost=kept.cost,
         lost_cost=lost_cost,
+        budget=start.budget if start else None,
         memory_bytes=max((record.usage.memory_bytes for record in fresh), default=0),
         start=start.number if start else 0,
         passes=len(start.jobs) if start else 0,

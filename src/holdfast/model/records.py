@@ -25,6 +25,7 @@ import msgspec
 from holdfast.model.coverage import InputSums
 from holdfast.model.merging import MergeCounts
 from holdfast.model.stored import (
+    Chains,
     Cost,
     Count,
     Id,
@@ -60,6 +61,8 @@ class Claim:
     # A digest of the transform's code: rows of another claim may come from other code.
     code: str
     checkpoint_every_s: Seconds | None
+    # The most that the answers of all starts may cost together. Not in older ledgers.
+    budget: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,10 @@ class Plan:
     # The folder of its task logs. The name is unique, as the claim's number need not be: if the log
     # loses its last records, numbers are reused. Empty in format 1, which used the number alone.
     tasks: TasksFolder = ""
+    # What its tasks may spend of the run's budget, and into how many chains that is divided: see
+    # `worker.budget`; 0 chains without a budget. Not in older ledgers.
+    may_spend: Cost = 0.0
+    chains: Chains = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,8 @@ class Seal:
     quarantined_rows: Count = 0
     dropped_cost: Cost = 0.0
     killed_seconds: Seconds = 0.0
+    # What killed tasks with a budget had taken and not accounted for. Not in older ledgers.
+    killed_cost: Cost = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

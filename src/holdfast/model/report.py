@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from holdfast.model.merging import MergeCounts
 from holdfast.model.records import Intent, Receipt
@@ -22,6 +22,8 @@ _COMPARED: Mapping[Compared, str] = {
     None: "not compared",
 }
 _KILO = 1000
+# Sums of costs are rounded.
+_ROUNDING = 1e-9
 _MINUTE_S = 60
 _SHORT_S = 10
 # When to advise on small files: many files, and many per task, so that a small job is left alone.
@@ -87,6 +89,8 @@ class Report:
     cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
     kept_cost: float = 0.0
     lost_cost: float = 0.0
+    # The most that it may be; None without a limit.
+    budget: float | None = None
     # How many rows each index of the table lacks, by its name.
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
     # For columns of rows that are there: rows that were computed again because others had moved or
@@ -158,8 +162,7 @@ class Report:
             ("without", self.rows_without_columns, "rows that others had appended"),
         )
         lines += [(name, f"{number:,} {what}") for name, number, what in counts if number]
-        if self.cost:
-            lines.append(("cost", cost_text(self.cost, self.kept_cost, self.lost_cost)))
+        lines += cost_lines(self)
         if self.io.get("requests"):
             lines.append(("storage", self._storage()))
         if len(self.rows_by_code) > 1:
@@ -209,6 +212,49 @@ def cost_text(cost: float, kept: float, lost: float) -> str:
     parts += [f"about {readable_amount(lost)} of it lost"] if lost else []
     parts += [f"{readable_amount(kept)} saved by resuming"] if kept else []
     return ", ".join(parts)
+
+
+class Costs(Protocol):
+    """What a run has cost: see `Report`."""
+
+    @property
+    def cost(self) -> float:
+        """All that was paid."""
+
+    @property
+    def kept_cost(self) -> float:
+        """Of it, what earlier starts had paid for rows that count."""
+
+    @property
+    def lost_cost(self) -> float:
+        """Of it, about what was paid for rows that do not count."""
+
+    @property
+    def budget(self) -> float | None:
+        """The most that it may be."""
+
+
+def cost_lines(costs: Costs) -> list[tuple[str, str]]:
+    """Return what a run has cost, and what is left of its budget, as names and values."""
+    found = []
+    if costs.cost:
+        found.append(("cost", cost_text(costs.cost, costs.kept_cost, costs.lost_cost)))
+    if costs.budget is not None:
+        found.append(("budget", budget_text(costs.budget, costs.cost)))
+    return found
+
+
+def budget_text(budget: float, spent: float) -> str:
+    """Say what is left of a budget."""
+    left = left_of(budget, spent)
+    rest = f"{readable_amount(left)} left" if left >= 0 else f"{readable_amount(-left)} too much"
+    return f"{readable_amount(spent)} of {readable_amount(budget)} spent, {rest}"
+
+
+def left_of(budget: float, spent: float) -> float:
+    """Return what is left of a budget; below 0 if it is exceeded, and not only by rounding."""
+    left = budget - spent
+    return left if abs(left) > _ROUNDING * budget else 0.0
 
 
 def readable_amount(value: float) -> str:

@@ -38,6 +38,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 UnixSeconds = Annotated[float, msgspec.Meta(ge=0, le=_UNIX_SECONDS_MAX)]
 # In the user's own unit. Differences of sums may be a little below 0.
 Cost = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+# Into how many chains an account is divided: each is asked for.
+CHAINS_MAX = 16
+Chains = Annotated[int, msgspec.Meta(ge=0, le=CHAINS_MAX)]
 # The cost of one answer: sums stay within the bound of `Cost`.
 _ANSWER_COST_MAX = 1e15
 # The name of one object or folder, and the name of a task record: see `TaskRecord.name`.

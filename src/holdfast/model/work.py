@@ -272,8 +272,10 @@ class TaskRecord:
     end: TaskEnd = ""
     # If the covered rows have failed: the input rows, in place of output.
     quarantine: Chunk | None = None
-    # The cost of the answers for the covered rows, in the user's own unit.
+    # The cost of the answers for the covered rows, in the user's own unit; and in the last record
+    # of a task, that of its other answers.
     cost: float = 0.0
+    lost_cost: float = 0.0
     # The numbers of earlier records of its log that it covers the rows of: it has their keys, and
     # their output is in its files. They count again if it is left out.
     replaces: tuple[int, ...] = ()
@@ -299,6 +301,11 @@ class TaskRecord:
         return int(self.name.rsplit("/", 1)[1])
 
     @property
+    def paid(self) -> float:
+        """The cost of all answers that it knows of."""
+        return self.cost + self.lost_cost
+
+    @property
     def replaced(self) -> list[str]:
         """The names of the records that it replaces."""
         return [f"{self.log}/{number:04d}" for number in self.replaces]
@@ -315,6 +322,7 @@ class TaskRecord:
             "end": self.end,
             "quarantine": _chunk_json(self.quarantine),
             "cost": self.cost,
+            "lost_cost": self.lost_cost,
             "replaces": list(self.replaces),
             "beside": None if self.beside is None else list(self.beside),
             "usage": self.usage.to_json(),
@@ -360,6 +368,7 @@ class _TaskJson(msgspec.Struct):
     ranges: tuple[tuple[Count, Count], ...] | None = None
     quarantine: _ChunkJson | None = None
     cost: Cost = 0.0
+    lost_cost: Cost = 0.0
     usage: Usage | None = None
     replaces: tuple[Count, ...] = ()
     beside: tuple[Count, ...] | None = None
@@ -392,6 +401,7 @@ class _TaskJson(msgspec.Struct):
             end=self.end,
             quarantine=_chunk(self.quarantine),
             cost=self.cost,
+            lost_cost=self.lost_cost,
             replaces=self.replaces,
             beside=self.beside,
             usage=self.usage or NO_USAGE,
@@ -485,16 +495,31 @@ class Work:
         """The cost of the answers for this work."""
         return sum(record.cost for record in self.records)
 
-    def lost_cost(self, dropped_cost: float, killed_seconds: float) -> float:
+    @property
+    def cost_and_rows(self) -> tuple[float, int]:
+        """What rows with a known cost have cost, and how many they are."""
+        priced = [record for record in self.records if record.cost]
+        return sum(r.cost for r in priced), sum(r.coverage.rows for r in priced)
+
+    @property
+    def paid(self) -> float:
+        """The cost of all answers that its records know of."""
+        return sum(record.paid for record in self.records)
+
+    def lost_cost(
+        self, dropped_cost: float, killed_seconds: float, killed_cost: float = 0.0
+    ) -> float:
         """Return about what was paid for rows that do not count.
 
         Args:
             dropped_cost: What was paid for rows that were left out.
             killed_seconds: How long killed tasks worked since their last record; priced at the
                 average rate of this work.
+            killed_cost: What killed tasks had taken of a budget since then.
         """
         rate = self.cost / self.seconds if self.seconds else 0.0
-        return dropped_cost + killed_seconds * rate
+        lost = sum(record.lost_cost for record in self.records)
+        return lost + dropped_cost + killed_cost + killed_seconds * rate
 
     @property
     def with_keys(self) -> tuple[TaskRecord, ...]:

@@ -11,6 +11,7 @@ from holdfast.engine.watch import Observation
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
 from holdfast.model.report import (
+    left_of,
     merged_by,
     readable_amount,
     readable_size,
@@ -143,6 +144,8 @@ class Totals:
     # All that was paid; of it, about what was paid for rows that do not count.
     cost: float
     lost_cost: float
+    # The most that it may be; None without a limit.
+    budget: float | None
     # Roughly how long killed tasks had worked after their last record.
     lost_seconds: float
     files: int
@@ -183,6 +186,7 @@ def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
         kept_cost=progress.kept_cost,
         cost=progress.cost,
         lost_cost=progress.lost_cost,
+        budget=progress.budget,
         lost_seconds=_lost_seconds(seen.log),
         files=progress.files,
         size_bytes=progress.size_bytes,
@@ -202,6 +206,11 @@ def tiles_of(totals: Totals) -> list[Tile]:
         tiles += _kept(totals)
     if totals.cost:
         tiles.append(_paid(totals))
+    if totals.budget is not None:
+        left = left_of(totals.budget, totals.cost)
+        note = "left for further calls" if left >= 0 else "spent beyond it"
+        value = f"{readable_amount(abs(left))} of {readable_amount(totals.budget)}"
+        tiles.append(Tile(name="budget", value=value, note=note))
     failed = "see the errors below" if totals.failed_rows else "none were set aside"
     tiles.append(Tile(name="failed rows", value=f"{totals.failed_rows:,}", note=failed))
     tiles.append(_files(totals))

@@ -16,7 +16,14 @@ from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.model.history import Progress, steps_of, unix_seconds
 from holdfast.model.records import Plan
-from holdfast.model.report import cost_text, counted, readable_size, readable_time
+from holdfast.model.report import (
+    budget_text,
+    cost_lines,
+    cost_text,
+    counted,
+    readable_size,
+    readable_time,
+)
 
 # ---- Pace: how fast a start progresses, from the times at which its tasks made rows durable
 
@@ -191,8 +198,7 @@ def lines_of(frame: Frame) -> list[tuple[str, str]]:
     if progress.kept_rows:
         saved = calm_time(progress.kept_seconds)
         lines.append(("kept", f"{progress.kept_rows:,} rows of earlier starts, {saved} of work"))
-    if progress.cost:
-        lines.append(("cost", cost_text(progress.cost, progress.kept_cost, progress.lost_cost)))
+    lines += cost_lines(progress)
     lines.append(("start", _doing(frame)))
     if frame.message:  # Not in a log line: it may hold values of a row.
         lines.append(("error", f"{frame.reason}: {frame.message}"))
@@ -217,6 +223,8 @@ def one_line(frame: Frame) -> str:
         parts.append(f"{progress.kept_rows:,} rows kept")
     if progress.cost:
         parts.append(cost_text(progress.cost, 0.0, progress.lost_cost))
+    if progress.budget is not None:
+        parts.append(f"budget {budget_text(progress.budget, progress.cost)}")
     parts += [f"start {_doing(frame)}", calm_time(frame.elapsed_s)]
     if frame.silent_s:
         parts.append(f"no record for {calm_time(frame.silent_s)}")

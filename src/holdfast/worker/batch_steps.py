@@ -347,27 +347,53 @@ def fitting_to(
 
 
 def batch_steps(
-    batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
+    batches: Iterable[pa.RecordBatch],
+    apply: Apply,
+    *,
+    batch_rows: int | None,
+    pace: Pace,
+    affords: Callable[[int], int] = int,
 ) -> Iterator[Step]:
-    """Yield one step for each batch; a failing batch raises while its output is read."""
-    for rows, tags in _pieces(batches, batch_rows, pace):
-        step = Step(rows=rows, tags=tags, outputs=apply(rows), began=time.monotonic())
-        yield step
-        pace.took(step.seconds)
+    """Yield one step for each batch; a failing batch raises while its output is read.
+
+    Args:
+        batches: The input.
+        apply: Calls the transform.
+        batch_rows: How many rows it gets at once; None to keep to the pace.
+        pace: How many rows it gets at once.
+        affords: Returns for how many of some rows the task can pay; at 0 it ends early.
+    """
+    for piece, piece_tags in _pieces(batches, batch_rows, pace):
+        waiting = [(piece, piece_tags, 0)]
+        while waiting:
+            if (found := _affordable(waiting, affords)) is None:
+                return
+            rows, tags, _ = found
+            step = Step(rows=rows, tags=tags, outputs=apply(rows), began=time.monotonic())
+            yield step
+            pace.took(step.seconds)
 
 
 def halving_steps(
-    batches: Iterable[pa.RecordBatch], apply: Apply, *, batch_rows: int | None, pace: Pace
+    batches: Iterable[pa.RecordBatch],
+    apply: Apply,
+    *,
+    batch_rows: int | None,
+    pace: Pace,
+    affords: Callable[[int], int] = int,
 ) -> Iterator[Step]:
     """Yield steps with complete output; rows that fail on their own are in a step's `failed`.
 
-    One failing row in a batch of n costs about 2 x log2(n) further calls.
+    One failing row in a batch of n costs about 2 x log2(n) further calls. Arguments as for
+    `batch_steps`.
     """
     for batch, batch_tags in _pieces(batches, batch_rows, pace):
         waiting = [(batch, batch_tags, 1)]
         seconds = 0.0
         while waiting:
-            rows, tags, depth = waiting.pop()
+            if (found := _affordable(waiting, affords)) is None:
+                return
+            rows, tags, depth = found
             step = Step(rows=rows, tags=tags, outputs=(), began=time.monotonic())
             try:
                 step.outputs = list(apply(rows))
@@ -389,6 +415,21 @@ def _pieces(
     sized = resize(batches, batch_rows, pace.batch_bytes) if batch_rows else paced(batches, pace)
     for piece in sized:
         yield split_tag(piece)
+
+
+_Waiting = tuple[pa.RecordBatch, pa.Array | None, int]
+
+
+def _affordable(waiting: list[_Waiting], affords: Callable[[int], int]) -> _Waiting | None:
+    """Take the last rows that wait, or as many of them as can be paid for; None for no row."""
+    rows, tags, depth = waiting.pop()
+    count = affords(rows.num_rows) if rows.num_rows else 0
+    if not count and rows.num_rows:
+        return None
+    if count < rows.num_rows:
+        waiting.append((rows.slice(count), None if tags is None else tags.slice(count), depth))
+        rows, tags = rows.slice(0, count), None if tags is None else tags.slice(0, count)
+    return rows, tags, depth
 
 
 def _halves(

@@ -123,6 +123,8 @@ _LOOK_EVERY_S = 3.0
 # After so many records a cut comes even if the files are not full: what a driver has to read of a
 # task that runs for hours stays bounded.
 _RECENT_MAX = 128
+# Sums of costs are rounded.
+_ROUNDING = 1e-9
 
 
 def _no_twin(_only_earlier: bool, /) -> bool:  # noqa: FBT001 - a Callable has no keywords.
@@ -157,6 +159,7 @@ class Checkpoints:
         batch_bytes: int = DEFAULT_LIMITS.batch_bytes,
         twin_is_at_work: Callable[[bool], bool] = _no_twin,
         clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] = float,
     ) -> None:
         """Start with nothing done.
 
@@ -172,7 +175,11 @@ class Checkpoints:
             twin_is_at_work: Whether another attempt has durable work here; if its argument is true,
                 only attempts that started earlier count.
             clock: A monotonic clock, in seconds.
+            spent: Returns what the task has paid so far.
         """
+        self._spent = spent
+        # The cost of all steps that were counted.
+        self._counted = 0.0
         self._ledger = ledger
         self._log = log
         self._writer = writer
@@ -291,6 +298,7 @@ class Checkpoints:
         self._quarantine.add(step.failed)
         self._seconds += step.seconds
         self._cost += step.cost
+        self._counted += step.cost
         self._chunk.keep()
         self._has_uncounted = False
 
@@ -317,7 +325,7 @@ class Checkpoints:
         self._chunk.drop_held()
         if self._chunk.let_go:
             self._keys.abandon()
-            self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0, end="stopped"))
+            self._give_up("stopped")
         else:
             self._write_chunk("stopped")
 
@@ -327,7 +335,20 @@ class Checkpoints:
         self._keys.abandon()
         self._chunk.begin("")
         if self.records:
-            self._append(TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0, end="failed"))
+            self._give_up("failed")
+
+    def _give_up(self, end: TaskEnd) -> None:
+        """End the log without what was counted since the last record."""
+        lost = self._lost(self._cost)
+        self._append(
+            TaskRecord(name=self._name, coverage=NOTHING, seconds=0.0, lost_cost=lost, end=end)
+        )
+
+    def _lost(self, given_up: float = 0.0) -> float:
+        """Return what the task has paid for answers that no step has, or whose step is given up."""
+        spent = self._spent()
+        lost = spent - self._counted + given_up
+        return lost if lost > _ROUNDING * spent else 0.0
 
     @property
     def _name(self) -> str:
@@ -362,7 +383,7 @@ class Checkpoints:
 
         A kill between the two only means that failed rows are tried again.
         """
-        seconds, cost = self._seconds, self._cost
+        seconds, cost, lost = self._seconds, self._cost, self._lost() if end else 0.0
         written: list[TaskRecord] = []
         if self._keys.rows or any(where.values()) or not self._quarantine:
             written.append(
@@ -371,12 +392,13 @@ class Checkpoints:
                     coverage=self._keys.finish(),
                     seconds=seconds,
                     cost=cost,
+                    lost_cost=lost,
                     end="" if self._quarantine else end,
                     **where,
                 )
             )
             self._append(written[-1])
-            seconds = cost = 0.0
+            seconds = cost = lost = 0.0
         if self._quarantine:
             name, storage, layout = self._name, self._ledger.storage, self._ledger.layout
             rows, coverage = self._quarantine.write(storage, layout.quarantine(name), self._keys)
@@ -386,6 +408,7 @@ class Checkpoints:
                     coverage=coverage,
                     seconds=seconds,
                     cost=cost,
+                    lost_cost=lost,
                     quarantine=rows,
                     end=end,
                 )

@@ -35,10 +35,10 @@ from holdfast.worker.transforms import PerRow, PerWorker, TransformOutputError
 # ---- A task's report to the driver: one JSON text per task, in Spark's own result
 
 ProblemKind = Literal["setup", "transform", "schema", "null key", "input", "table"]
-# "complete": all of its input is durable. "left": another attempt has durable work there; the next
-# pass does the rest. "fenced": the run has continued without this job. "interrupted": the driver is
-# stopping. "stopped": see the problem.
-ReportEnd = Literal["complete", "left", "fenced", "interrupted", "stopped"]
+# "complete": all of its input is durable. "spent": the budget did not pay for the rest. "left":
+# another attempt has durable work there; the next pass does the rest. "fenced": the run has
+# continued without this job. "interrupted": the driver is stopping. "stopped": see the problem.
+ReportEnd = Literal["complete", "spent", "left", "fenced", "interrupted", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

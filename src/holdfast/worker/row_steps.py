@@ -23,6 +23,7 @@ from holdfast.model.stored import checked_cost
 from holdfast.sinks.base import ColumnPath, WriterSpec
 from holdfast.sinks.conform import ELEMENT, KEY, MISSING, NO_FLAG, VALUE
 from holdfast.worker.batch_steps import FailedRow, Step
+from holdfast.worker.budget import Purse
 from holdfast.worker.calls import Answer, Calls
 from holdfast.worker.coverage import split_tag
 from holdfast.worker.transforms import TransformOutputError
@@ -209,12 +210,28 @@ class Slot:
     tags: pa.Array | None
     answer: Answer | None = None
     size_bytes: int = 0
+    # What the answer has cost, or why that is not known.
+    cost: float = 0.0
+    cost_error: Exception | None = None
+
+    def price(self, cost_of: Callable[[Any], float] | None) -> None:
+        """Find out what the answer has cost, if there is one.
+
+        Args:
+            cost_of: Returns the cost of an answer; None if answers have none.
+        """
+        if cost_of is None or self.answer is None or self.answer.error is not None:
+            return
+        try:
+            self.cost = checked_cost(cost_of(self.answer.value))
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything.
+            self.cost_error = error
 
 
 class RowWindow:
     """Keeps a task's calls in progress."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are the parts of one task.
         self,
         calls: Calls,
         *,
@@ -222,6 +239,8 @@ class RowWindow:
         is_due: Callable[[], bool],
         look: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        cost_of: Callable[[Any], float] | None = None,
+        purse: Purse | None = None,
     ) -> None:
         """Start empty.
 
@@ -231,8 +250,12 @@ class RowWindow:
             is_due: Whether a checkpoint is due.
             look: Checks whether the task may continue; raises if not.
             clock: A monotonic clock, in seconds.
+            cost_of: Returns the cost of an answer.
+            purse: Pays for the rows, as long as it can; then no further call is made.
         """
         self._calls = calls
+        self._cost_of = cost_of
+        self._purse = purse or Purse()
         self._concurrency = concurrency
         self._is_due = is_due
         self._look = look
@@ -249,8 +272,10 @@ class RowWindow:
         """Work on all rows; yield finished ones, in input order within each group."""
         self._look()
         for slot in self._rows(batches):
-            while self._calls.in_flight >= self._concurrency:
+            while self._calls.in_flight and not self._may_call():
                 yield from self._wait()
+            if not self._may_call():
+                break
             self._slots[slot.position] = slot
             try:
                 row = slot.row.to_pylist()[0]
@@ -280,6 +305,10 @@ class RowWindow:
     def cancel(self) -> None:
         """Drop every row that is not finished."""
         self._calls.cancel()
+
+    def _may_call(self) -> bool:
+        in_flight = self._calls.in_flight
+        return in_flight < self._concurrency and self._purse.affords(1, in_flight) > 0
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slot]:
         for batch in batches:
@@ -317,6 +346,9 @@ class RowWindow:
                 del self._slots[answer.number]
                 continue
             slot.answer = answer
+            slot.price(self._cost_of)
+            if answer.error is None and slot.cost_error is None:
+                self._purse.pay(slot.cost, 1)
             # Errors must be counted at once: the next call may be one too many.
             self._has_failed |= answer.error is not None
             slot.size_bytes = slot.row.nbytes + _size(answer.value)
@@ -384,7 +416,6 @@ class RowSteps:
         one_to_one: bool,
         is_strict: bool = True,
         judges: bool = True,
-        cost_of: Callable[[Any], float] | None = None,
     ) -> None:
         """Keep the parts.
 
@@ -395,7 +426,6 @@ class RowSteps:
             one_to_one: Whether each row makes exactly one.
             is_strict: Whether the first failing row ends the task.
             judges: Whether the function counts as failed if all answers lack a column.
-            cost_of: Returns the cost of an answer.
         """
         self._window = window
         self._table, self._schema, self._may_lack = spec.table, spec.schema, spec.may_lack
@@ -407,7 +437,6 @@ class RowSteps:
         window.is_eager = True
         self._fit = fit
         self._one_to_one = one_to_one
-        self._cost_of = cost_of
         self._began = time.monotonic()
 
     def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
@@ -436,7 +465,6 @@ class RowSteps:
         done: list[tuple[Slot, list[Any]]] = []
         failed: list[FailedRow] = []
         lackings: list[tuple[Slot, Exception]] = []
-        cost = 0.0
         for slot in slots:
             answer = slot.answer
             if answer is None:
@@ -446,9 +474,11 @@ class RowSteps:
                 continue
             try:
                 rows = rows_of(answer.value, one_to_one=self._one_to_one)
-                cost += 0.0 if self._cost_of is None else checked_cost(self._cost_of(answer.value))
-            except Exception as error:  # noqa: BLE001 - the user's functions may raise anything.
+            except Exception as error:  # noqa: BLE001 - an answer may be anything.
                 failed.append(_failed(slot, error))
+                continue
+            if slot.cost_error is not None:
+                failed.append(_failed(slot, slot.cost_error))
                 continue
             if (lack := self._lacking_error(rows)) is not None:
                 lackings.append((slot, lack))
@@ -469,7 +499,7 @@ class RowSteps:
             outputs=outputs,
             began=began,
             failed=failed,
-            cost=cost,
+            cost=sum(slot.cost for slot in slots),
         )
 
     def _lacking_error(self, rows: Sequence[Any]) -> SchemaMismatchError | None:

@@ -29,6 +29,7 @@ from holdfast.sources.base import ScanReader
 from holdfast.storage.port import StorageError
 from holdfast.storage.runtime import io_runtime
 from holdfast.worker.batch_steps import (
+    Apply,
     FailedRow,
     Pace,
     Step,
@@ -38,6 +39,7 @@ from holdfast.worker.batch_steps import (
     halving_steps,
     numbered,
 )
+from holdfast.worker.budget import Account, Allowance, Purse
 from holdfast.worker.calls import Calls
 from holdfast.worker.checkpoints import (
     Checkpoints,
@@ -134,6 +136,8 @@ class TaskPlan:
     scan: ScanTask | None = None
     # The cost of a row's answer: a number, or a function of the answer or the output batch.
     cost: float | Callable[[Any], float] = 0.0
+    # What all tasks of the job may spend together; None for any amount.
+    allowance: Allowance | None = None
     limits: Limits = DEFAULT_LIMITS
     # Whether Spark adds the hash of each whole row, for the records to sum.
     whole_rows: bool = False
@@ -155,10 +159,11 @@ class TaskPlan:
         if end is not None:
             return TaskReport(place=place, end=end)
         if self.transform is not None and ledger.is_hopeless():
-            return TaskReport(place=place, end="left")
+            return TaskReport(place=place, end="spent" if self.allowance else "left")
         failpoint("before-task")
         before = io_runtime().counters
         name = ledger.log_name(place, attempt)
+        purse = self._purse(place)
         writer = self.writer.open(f"{self.job_nonce}-{place:05d}-{attempt}", self.limits)
         checkpoints = Checkpoints(
             ledger=ledger,
@@ -170,6 +175,7 @@ class TaskPlan:
             copies=self.transform is not None,
             batch_bytes=self.limits.batch_bytes,
             clock=ledger.ports.monotonic,
+            spent=lambda: purse.spent,
             twin_is_at_work=lambda earlier: twin_is_at_work(
                 ledger, place=place, attempt=attempt, only_earlier=earlier
             ),
@@ -178,9 +184,10 @@ class TaskPlan:
         rows = batches if self.scan is None else self.scan.rows(batches, checkpoints.passed_over)
         try:
             with io_runtime().bounded(self.limits.in_flight_bytes):
-                report = Attempt(self, checkpoints, writer).run(rows, report)
+                report = Attempt(self, checkpoints, writer, purse).run(rows, report)
         except TaskYieldsError:
             checkpoints.fail()
+            _settle(purse)  # The other attempt may need it.
             # If this attempt ended before the other, Spark would kill the other.
             wait_for_twin(ledger, place=place, attempt=attempt, every_s=every_s)
             report = replace(report, end="left")
@@ -188,12 +195,35 @@ class TaskPlan:
             with contextlib.suppress(HoldfastError, StorageError, OSError):
                 checkpoints.fail()
             raise
-        if report.problem is not None and report.problem.of_the_job:
+        finally:
+            _settle(purse)
+        if report.end == "spent" or (report.problem is not None and report.problem.of_the_job):
             with contextlib.suppress(HoldfastError):  # Only a hint: the driver gets the report.
                 ledger.say_hopeless()
         failpoint("before-report")
         io = asdict(io_runtime().counters.since(before))
         return replace(report, records=checkpoints.records, io=io)
+
+    def _purse(self, place: int) -> Purse:
+        ledger, allowance = self.ledger, self.allowance
+        if allowance is None:
+            return Purse()
+        account = Account(
+            ledger.storage,
+            ledger.layout,
+            ledger.tasks,
+            amount=allowance.amount,
+            chains=allowance.chains,
+            nonce=ledger.ports.new_nonce(),
+            sleep=ledger.ports.sleep,
+        )
+        return Purse(account, allowance, place)
+
+
+def _settle(purse: Purse) -> None:
+    """Give back what is left; what is not given back counts as spent."""
+    with contextlib.suppress(HoldfastError, StorageError, OSError):
+        purse.settle()
 
 
 # ---- One attempt at a task's rows: step by step, until they are done or the attempt must stop
@@ -206,11 +236,17 @@ _NO_ROWS = pa.RecordBatch.from_pydict({})
 class Attempt:
     """One attempt at one place, from its first row to its report."""
 
-    def __init__(self, plan: TaskPlan, checkpoints: Checkpoints, writer: TaskWriter) -> None:
+    def __init__(
+        self, plan: TaskPlan, checkpoints: Checkpoints, writer: TaskWriter, purse: Purse
+    ) -> None:
         """Keep the parts; no row is read yet."""
         self._plan = plan
         self._checkpoints = checkpoints
         self._writer = writer
+        self._purse = purse
+        # How much of what was spent is the cost of steps.
+        self._of_steps = 0.0
+        self._cost_error: Exception | None = None
         self._rows_in = 0
         self._example = self._traceback = ""
         self._may_pass = False
@@ -227,7 +263,7 @@ class Attempt:
                 failed = self._take(step)
                 checkpoints.cover(step)
                 self._refuse(failed)
-            checkpoints.finish()
+            report = self._ended(report)
         except TaskFencedError:
             checkpoints.fail()
             report = replace(report, end="fenced")
@@ -267,6 +303,14 @@ class Attempt:
             failed_may_pass=self._may_pass,
         )
 
+    def _ended(self, report: TaskReport) -> TaskReport:
+        """End the log: the rows are all done, or the task cannot pay for the rest."""
+        if self._purse.is_out:
+            self._checkpoints.stop()
+            return replace(report, end="spent")
+        self._checkpoints.finish()
+        return report
+
     def _steps(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Step]:
         plan = self._plan
         if isinstance(plan.transform, PerRow):
@@ -274,24 +318,34 @@ class Attempt:
             return self._rows.all(_with_keys(batches, plan.key))
         pace = Pace(plan.checkpoint_every_s, plan.limits.batch_bytes)
         apply = partial(
-            apply_to,
-            plan.transform,
-            batch_format=plan.batch_format,
-            one_to_one=plan.one_to_one,
+            self._paid,
+            partial(
+                apply_to,
+                plan.transform,
+                batch_format=plan.batch_format,
+                one_to_one=plan.one_to_one,
+            ),
         )
+        sizes: Any = {
+            "batch_rows": plan.batch_rows,
+            "pace": pace,
+            "affords": self._purse.affords,
+        }
         if plan.on_error == "quarantine":
             keyed = _with_keys(batches, plan.key)
             fitting = partial(fitting_to, apply, self._writer.fit, plan.limits.batch_bytes)
-            return halving_steps(keyed, fitting, batch_rows=plan.batch_rows, pace=pace)
-        return batch_steps(batches, apply, batch_rows=plan.batch_rows, pace=pace)
+            return halving_steps(keyed, fitting, **sizes)
+        return batch_steps(batches, apply, **sizes)
 
     def _row_steps(self, transform: PerRow) -> RowSteps:
-        plan, checkpoints = self._plan, self._checkpoints
+        plan, checkpoints, cost = self._plan, self._checkpoints, self._plan.cost
         window = RowWindow(
             Calls(transform),
             concurrency=transform.concurrency,
             is_due=lambda: checkpoints.is_due,
             look=checkpoints.look,
+            cost_of=cost if callable(cost) else lambda _: cost,
+            purse=self._purse,
         )
         return RowSteps(
             window,
@@ -300,7 +354,6 @@ class Attempt:
             one_to_one=plan.one_to_one,
             is_strict=plan.on_error == "raise",
             judges=plan.judges_answers,
-            cost_of=plan.cost if callable(plan.cost) else None,
         )
 
     def _take(self, step: Step) -> Sequence[FailedRow]:
@@ -315,12 +368,13 @@ class Attempt:
             outputs = numbered(step.outputs, step.tags) if plan.numbers_rows else step.outputs
             for output in outputs:
                 self._checkpoints.hold(output)
-                step.cost += self._cost_of_batch(output)
+                self._refuse_unpriced()
         except (TransformFailedError, SchemaMismatchError, NullKeysError) as error:
             problem = problem_of(error, plan.key, step.rows, self._rows_in, plan.transform)
             raise _BatchFailedError(problem) from error
-        if not callable(plan.cost):
-            step.cost = plan.cost * step.rows.num_rows
+        if self._rows is None:
+            step.cost = self._purse.spent - self._of_steps
+        self._of_steps += step.cost
         step.seconds = time.monotonic() - step.began
         failed = step.failed
         self._rows_in += step.rows.num_rows + len(failed)
@@ -328,19 +382,32 @@ class Attempt:
             step.failed = ()  # They are not done: they stay in the input.
         return failed
 
-    def _cost_of_batch(self, output: pa.RecordBatch) -> float:
-        """Return the cost of an output batch, from the user's cost function.
+    def _paid(self, apply: Apply, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Pay for the transform's output as it comes, whatever becomes of it."""
+        cost, unpaid = self._plan.cost, rows.num_rows
+        for output in apply(rows):
+            self._purse.pay(self._cost_of(output) if callable(cost) else cost * unpaid, unpaid)
+            unpaid = 0
+            yield output
+        if unpaid:  # There was no output.
+            self._purse.pay(0.0 if callable(cost) else cost * unpaid, unpaid)
+
+    def _cost_of(self, output: pa.RecordBatch) -> float:
+        """Return the cost of an output batch; if the user's function raises, `_take` says so."""
+        try:
+            return checked_cost(self._plan.cost(output))  # type: ignore[operator]
+        except Exception as error:  # noqa: BLE001 - user code may raise anything.
+            self._cost_error = self._cost_error or error
+            return 0.0
+
+    def _refuse_unpriced(self) -> None:
+        """Stop if the user's cost function has raised.
 
         Raises:
-            TransformFailedError: The cost function raised.
+            TransformFailedError: It has.
         """
-        cost = self._plan.cost
-        if not callable(cost) or self._rows is not None:
-            return 0.0
-        try:
-            return checked_cost(cost(output))
-        except Exception as error:  # User code may raise anything.
-            raise TransformFailedError(error) from error
+        if self._cost_error is not None:
+            raise TransformFailedError(self._cost_error)
 
     def _refuse(self, failed: Sequence[FailedRow]) -> None:
         """Stop if rows have failed and may not, or too many have.

@@ -49,7 +49,10 @@ def main(settings: dict[str, Any]) -> None:
         store=settings["store"],
         store_options=settings["store_options"],
         takeover=options.pop("takeover", "wait"),
+        budget=options.pop("budget", None),
     )
+    if "cost" in settings:
+        options["cost"] = named(settings["cost"])
     report = run.append(
         df,
         to=target(settings),

@@ -14,7 +14,7 @@ from holdfast import per_row
 from holdfast.cli.status import status_json
 from holdfast.engine.options import WriteOptions
 from holdfast.engine.watch import Watcher
-from holdfast.errors import SettingsError, TransformError
+from holdfast.errors import SchemaMismatchError, SettingsError, TransformError
 from holdfast.ledger.layout import task_log_name
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.report import Report, readable_amount
@@ -148,6 +148,21 @@ def test_the_cost_of_a_row_may_be_any_kind_of_number(value: Any) -> None:  # noq
     """Like the cost of a batch."""
     driven = PricedRig().start(transform=rows_with(RowFunction()), cost=lambda _: value)
     assert driven.cost_by_epoch == {1: 20.0}
+
+
+def test_the_cost_of_a_batch_that_did_not_fit_is_lost() -> None:
+    """No row has it, but it was paid for; what the next start pays is not lost."""
+
+    def misfit(rows: pa.RecordBatch) -> dict[str, Any]:
+        return {"id": [id_ + 0.5 for id_ in rows["id"].to_pylist()]}
+
+    rig = PricedRig()
+    with pytest.raises(SchemaMismatchError):
+        rig.start(transform=misfit, cost=1.0, batch_rows=2)
+    with pytest.warns(UserWarning, match="code has changed"):
+        driven = rig.start(transform=WatchedTransform(), cost=1.0, batch_rows=2)
+    # Each of the two tasks has stopped at its first batch.
+    assert (driven.lost_cost, driven.cost, rig.table.ids) == (4.0, 24.0, ALL)
 
 
 def test_costs_are_summed_by_claim_and_kept_across_starts() -> None:

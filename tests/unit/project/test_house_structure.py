@@ -76,7 +76,6 @@ ALONE = {
     "engine.large_index": "with `base` it would be a file of 590 lines, on another subject",
     "model.merging": "stored with intent and receipt, and shown everywhere in the same words",
     "worker.code_digest": "runs on the driver, unlike the rest of `worker`",
-    "worker.probe": "a plan of its own, as each job has",
     "worker.quarantine": "failed rows have their own format",
 }
 

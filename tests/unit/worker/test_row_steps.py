@@ -182,13 +182,14 @@ def steps_of(
     *slots: Slot, one_to_one: bool = True, cost_of: Callable[[Any], float] | None = None
 ) -> RowSteps:
     """Return the steps of one group."""
+    for each in slots:
+        each.price(cost_of)
     window = HandWindow(list(slots)) if slots else HandWindow()
     return RowSteps(
         cast("RowWindow", window),
         spec=MemoryWriterSpec(TABLE, may_lack=None),
         fit=lambda rows: Conformer("t", rows.schema, TABLE, may_lack=None)(rows),
         one_to_one=one_to_one,
-        cost_of=cost_of,
     )
 
 

@@ -37,6 +37,8 @@ from holdfast.sinks.staged import (
 
 HORIZON = "holdfast.horizon"
 COUNT = "holdfast.marks"
+# In the summary of a snapshot that was cherry-picked onto a branch: the one that it copies.
+_PICKED = "source-snapshot-id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +133,14 @@ def _unmarked(
     """Find an intent that landed although its mark is gone: dropped as too old, or removed.
 
     A snapshot id is 63 random bits that the intent recorded before using them, so whatever names
-    the id is ours: the snapshot itself, a child of it, or a manifest that it added.
+    the id is ours: the snapshot itself, a child or a cherry-picked copy of it, or a manifest that
+    it added.
     """
     if not intents:
         return None
     named = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     named |= {snapshot.parent_snapshot_id or 0 for snapshot in metadata.snapshots}
+    named |= {_picked(snapshot) or 0 for snapshot in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
         named |= {manifest.added_snapshot_id or 0 for manifest in head.manifests(io)}
     for number, intent in intents.items():
@@ -163,6 +167,12 @@ def _taken(metadata: TableMetadata, io: FileIO, branch: str) -> set[int]:
     return taken
 
 
+def _picked(snapshot: Snapshot) -> int | None:
+    """Return the snapshot that this one is a cherry-picked copy of; None if it is none."""
+    text = snapshot.summary.get(_PICKED) if snapshot.summary is not None else None
+    return int(text) if text and text.lstrip("-").isdecimal() else None
+
+
 def _head(metadata: TableMetadata, branch: str) -> Snapshot | None:
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
     return metadata.snapshot_by_id(ref.snapshot_id) if ref else None
@@ -178,7 +188,7 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
     snapshot = head
     while True:
         parent_id = snapshot.parent_snapshot_id
-        if mark.snapshot_id in (snapshot.snapshot_id, parent_id):
+        if mark.snapshot_id in (snapshot.snapshot_id, parent_id, _picked(snapshot)):
             return True
         if (snapshot.sequence_number or 0) < mark.sequence_number or parent_id is None:
             # PyIceberg's expiry clears the parent of the oldest snapshot that it keeps: such a root

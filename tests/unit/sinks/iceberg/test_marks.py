@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.types import LongType, NestedField
 
 from holdfast.errors import (
@@ -348,6 +349,24 @@ def test_a_run_is_gone_after_a_rollback_and_further_writes(history: History) -> 
 def test_a_run_on_a_branch_that_is_gone_is_looked_for_in_main(history: History) -> None:
     """It may have been merged by fast-forward and dropped."""
     assert history.present(branch="audit") is True
+
+
+@pytest.mark.parametrize(("named", "expected"), [(True, True), (False, False)])
+def test_a_run_that_was_cherry_picked_from_its_branch_is_in_the_table(
+    history: History, named: object, *, expected: bool
+) -> None:
+    """The copy is another snapshot with another manifest; its summary names the run's own."""
+    metadata, _ = rewritten(history)
+    origin = {"source-snapshot-id": str(history.ids[1])} if named else {}
+    copy = metadata.snapshots[3].model_copy(
+        update={
+            "parent_snapshot_id": history.ids[0],
+            "summary": Summary(Operation.APPEND, **origin),
+        }
+    )
+    first, ours = metadata.snapshots[0], metadata.snapshots[1]
+    assert history.present(branch="audit", snapshots=[first, ours, copy]) is expected
+    assert history.present(branch="audit", snapshots=[first, copy]) is expected
 
 
 def test_a_table_without_any_ref_does_not_hold_the_run(history: History) -> None:

@@ -1,0 +1,116 @@
+"""Guards of the budget: what keeps the bill below it, and counts what was paid."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_RUNS = "tests/unit/engine/test_passes_budget.py"
+_PURSES = "tests/unit/worker/test_budget.py"
+
+BUDGET_GUARDS = (
+    Guard(
+        name="budget: a task that cannot pay for a row of a batch ends",
+        file="worker/batch_steps.py",
+        before="    count = affords(rows.num_rows) if rows.num_rows else 0\n",
+        after="    count = rows.num_rows\n",
+        test=f"{_RUNS} -k batch_transform",
+    ),
+    Guard(
+        name="budget: a row function's call is paid for before it starts",
+        file="worker/row_steps.py",
+        before=" and self._purse.affords(1, in_flight) > 0",
+        after="",
+        test=f"{_RUNS} -k row_function",
+    ),
+    Guard(
+        name="budget: calls in flight are paid from what a task has",
+        file="worker/budget.py",
+        before="self._slack) / each) - in_flight if each else wanted\n",
+        after="self._slack) / each) if each else wanted\n",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: before the first answer one row is called for",
+        file="worker/budget.py",
+        before="        if each is None and in_flight:\n            return 0\n",
+        after="        if each is None and in_flight:\n            return wanted\n",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: an entry that others have created first is theirs",
+        file="worker/budget.py",
+        before="            if found == data:\n",
+        after="            if found:\n",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: a task's own earlier entry is not a new one",
+        file="worker/budget.py",
+        before="        self._appended += 1\n",
+        after="",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: a closed account gives nothing",
+        file="worker/budget.py",
+        before="            if last.is_closed or last.balance <= self._slack:\n",
+        after="            if last.balance <= self._slack:\n",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: the account of a dead driver's tasks is closed",
+        file="engine/workbook.py",
+        before="            account.close()\n",
+        after="            account.taken()\n",
+        test=f"{_RUNS} -k outlives",
+    ),
+    Guard(
+        name="budget: what killed tasks had taken counts as spent",
+        file="engine/workbook.py",
+        before="        self.tally.killed_cost += killed_cost(accounts, found)\n",
+        after="",
+        test=f"{_RUNS} -k any_write",
+    ),
+    Guard(
+        name="budget: what killed tasks had taken is carried across seals",
+        file="engine/workbook.py",
+        before="            self.tally.killed_cost = last.killed_cost\n",
+        after="",
+        test=f"{_RUNS} -k any_write",
+    ),
+    Guard(
+        name="budget: a stale listing does not hide what was taken",
+        file="worker/budget.py",
+        before="        return known[1] if known and known[1].is_closed else self",
+        after="        return self",
+        test=_PURSES,
+    ),
+    Guard(
+        name="budget: what earlier starts have spent counts",
+        file="engine/passes.py",
+        before="            max(0.0, options.budget - book.paid),\n",
+        after="            options.budget,\n",
+        test=f"{_RUNS} -k higher",
+    ),
+    Guard(
+        name="budget: a task that ended for want of money is not complete",
+        file="worker/task.py",
+        before="        if self._purse.is_out:\n",
+        after="        if False:\n",
+        test=f"{_RUNS} -k many_more",
+    ),
+    Guard(
+        name="budget: an answer is paid for whatever becomes of it",
+        file="worker/checkpoints.py",
+        before="        lost = spent - self._counted + given_up\n",
+        after="        lost = 0.0\n",
+        test="tests/unit/model/test_work_costs.py -k did_not_fit",
+    ),
+    Guard(
+        name="budget: needs a cost",
+        file="run.py",
+        before="        options.refuse_unpriced()\n",
+        after="",
+        test="tests/unit/test_run.py -k budget",
+    ),
+)
