@@ -333,20 +333,15 @@ _ROWS = (
         ),
     ),
     *(
-        (
-            SCALE,
-            "upsert",
-            f"| {keys} | {{ours{at}_s}} | {{merge{at}_s}} | **{{ratio_{mode}{part}}}**",
+        (SCALE, "upsert", f"| {rows} | {{ours{at}_s}} | {{merge{at}_s}} | **{{ratio_{name}}}** |")
+        for rows, at, name in (
+            ("copy-on-write, in all files", "", "copy_on_write"),
+            ("copy-on-write, in a sixth", "_local", "copy_on_write_local"),
+            ("merge-on-read, in all files", "_by_position", "merge_on_read"),
+            ("merge-on-read, in a sixth", "_by_position_local", "merge_on_read_local"),
         )
-        for mode, how in (("copy_on_write", ""), ("merge_on_read", "_by_position"))
-        for keys, part in (("in all files", ""), ("in a sixth", "_local"))
-        for at in (how + part,)
     ),
-    (
-        README,
-        "upsert",
-        "| {ratio_copy_on_write} of its time by copy-on-write, {ratio_merge_on_read}",
-    ),
+    (README, "upsert", "{ratio_copy_on_write} of its time by copy-on-write, {ratio_merge_on_read}"),
     (SCALE, "upsert", "over 24 files: {searched_files} and {rewritten_files}; in a sixth"),
     *(
         (
