@@ -284,7 +284,7 @@ class _Game:
         if self.verb == "add_columns":
             options = self.desk.stack.s3.lance_options()
             ids = pa.table({"id": pa.array(range(ROWS), pa.int64())})
-            how = {"max_rows_per_file": ROWS // 2, "storage_options": options}
+            how: dict[str, Any] = {"max_rows_per_file": ROWS // 2, "storage_options": options}
             lance.write_dataset(ids, self.table, **how)
             self._dataset().delete(f"id = {_DELETED}")
             return

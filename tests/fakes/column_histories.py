@@ -268,7 +268,7 @@ class History:
         return post
 
 
-@lance.batch_udf(output_schema=_SCHEMA)  # type: ignore[untyped-decorator]
+@lance.batch_udf(output_schema=_SCHEMA)
 def _had(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the values that rows have before the run."""
     ids = batch["id"].to_pylist()

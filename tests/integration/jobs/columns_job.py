@@ -38,7 +38,7 @@ builder: Any = SparkSession.builder
 for name, value in job["spark"].items():
     builder = builder.config(name, value)
 session: SparkSession = builder.getOrCreate()
-how = {
+how: dict[str, Any] = {
     "to": hf.LanceTable(job["to"], storage_options=job["storage_options"]),
     "transform": Doubled(job["fails_from"]),
     "read_columns": ["id"],

@@ -76,7 +76,7 @@ def _columns(chance: random.Random, rows: int) -> dict[str, pa.Array]:
 
 def written(folder: Path, table: pa.Table, version: str) -> tuple[str, int]:
     """Write a file, and return its URI and its size."""
-    how = {"mode": "create", "data_storage_version": version, "max_rows_per_file": 1 << 30}
+    how: Any = {"mode": "create", "data_storage_version": version, "max_rows_per_file": 1 << 30}
     (made,) = write_fragments(table, str(folder), **how)
     (file,) = made.files
     return f"file://{folder}/data/{file.path}", int(file.file_size_bytes or 0)
