@@ -25,6 +25,7 @@ from holdfast.spark import SparkDataFrame
 from holdfast.storage.objects import ObjectStorage
 from holdfast.text import printable
 from holdfast.worker.probe import TrialPlan, Tried
+from holdfast.worker.reports import TaskReport
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
 
 _ROWS_SHOWN, _FAILURES_SHOWN, _WIDTH_MAX = 5, 3, 160
@@ -151,21 +152,29 @@ class Rehearsal:
             limits=options.limits,
             rows_max=rows,
         )
-        reports, total = given.sample(plan)
-        raise_problems(reports)
-        tried = [Tried.from_json(text) for report in reports for text in report.results]
-        failed = [each.failed for each in tried if each.failed is not None]
-        output = [each.output for each in tried]
-        return Trial(
-            table=sink.name,
-            rows=pa.concat_tables(output) if output else plan.writer.schema.empty_table(),
-            failed=pa.concat_tables(failed) if failed else None,
-            tried_rows=sum(each.input_rows for each in tried),
-            input_rows=total,
-            output_rows=sum(each.output_rows for each in tried),
-            cost=sum(each.cost for each in tried),
-            seconds=max((each.seconds for each in tried), default=0.0),
-        )
+        return _trial(sink.name, plan.writer.schema, *given.sample(plan))
+
+
+def _trial(table: str, schema: pa.Schema, reports: Sequence[TaskReport], input_rows: int) -> Trial:
+    """Return what the tasks of a trial have found.
+
+    Raises:
+        JobError: They could not try the rows.
+    """
+    raise_problems(reports)
+    tried = [Tried.from_json(text) for report in reports for text in report.results]
+    failed = [each.failed for each in tried if each.failed is not None]
+    output = [each.output for each in tried]
+    return Trial(
+        table=table,
+        rows=pa.concat_tables(output) if output else schema.empty_table(),
+        failed=pa.concat_tables(failed) if failed else None,
+        tried_rows=sum(each.input_rows for each in tried),
+        input_rows=input_rows,
+        output_rows=sum(each.output_rows for each in tried),
+        cost=sum(each.cost for each in tried),
+        seconds=max((each.seconds for each in tried), default=0.0),
+    )
 
 
 # A trial has a ledger of its own on the executor, and leaves nothing in the run's.

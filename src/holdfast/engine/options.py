@@ -159,7 +159,7 @@ class WriteOptions:
                 raise SettingsError(what=f"budget={self.budget!r}", cure=cure)
 
     def refuse_unpriced(self) -> None:
-        """Refuse a budget for rows of which nobody says what they cost.
+        """Refuse a budget for rows whose cost is not known.
 
         Raises:
             SettingsError: There is a budget, and no cost, or no transform that costs anything.

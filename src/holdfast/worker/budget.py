@@ -283,7 +283,7 @@ class Purse:
     def affords(self, wanted: int, in_flight: int = 0) -> int:
         """Return for how many of some more rows it can pay; takes what they need, if it is there.
 
-        Before the first answer nobody knows what a row costs: then one row is called for.
+        Before the first answer the cost of a row is unknown: then one row is called for.
 
         Args:
             wanted: How many rows are to be called for.

@@ -345,7 +345,7 @@ class Checkpoints:
         )
 
     def _lost(self, given_up: float = 0.0) -> float:
-        """Return what the task has paid for answers that no step has, or whose step is given up."""
+        """Return what was paid for answers that no step has, or whose step is discarded."""
         spent = self._spent()
         lost = spent - self._counted + given_up
         return lost if lost > _ROUNDING * spent else 0.0

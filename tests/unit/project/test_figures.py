@@ -343,11 +343,6 @@ _ROWS = (
     ),
     (README, "upsert", "{ratio_copy_on_write} of its time by copy-on-write, {ratio_merge_on_read}"),
     (PERFORMANCE, "upsert-busy", "{landed} of {upserts} upserts into a table of {files} files"),
-    (
-        PERFORMANCE,
-        "upsert-busy",
-        "Of the {searched_files} files that were searched, {searched_again} ",
-    ),
     (SCALE, "upsert", "over 24 files: {searched_files} and {rewritten_files}; in a sixth"),
     *(
         (

@@ -34,7 +34,7 @@ SOURCE = ROOT / "src" / "holdfast"
 PAGE = ROOT / "docs" / "explanation" / "structure.md"
 
 # 135 for an append; each further verb brought some, and columns of Lance bring a few.
-MODULES_MAX = 160
+MODULES_MAX = 161
 MEDIAN_MIN, MEDIAN_MAX = 150, 260
 SMALL = 60
 WAY_MAX = 18  # Including spark.bootstrap, which needs a Spark task.

@@ -418,7 +418,7 @@ class Assembler:
         # Then none is missing, and none is there twice.
         if not np.array_equal(found, np.arange(work.rows)):
             return None
-        place, files = self.columns.place, [(one.path, one.size_bytes) for one in ordered]
+        place, files = self.columns.place, [(source.path, source.size_bytes) for source in ordered]
         written = write_joined(place.storage, place.data, files, _PAGE_BYTES_MIN)
         if written is None:
             return None

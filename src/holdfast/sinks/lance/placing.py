@@ -223,7 +223,7 @@ class _PinnedIds:
                 spans = spans_in(rows.ids[is_read(part.file, rows.positions)])
                 found += [(start, stop, number) for start, stop in spans]
         found.sort()
-        if any(one[1] > other[0] for one, other in pairwise(found)):
+        if any(span[1] > following[0] for span, following in pairwise(found)):
             found = _disjoint(found)
         starts, stops, owners = np.asarray(found, dtype=np.int64).reshape(-1, 3).T
         return starts, stops, owners
