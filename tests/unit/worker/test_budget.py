@@ -89,10 +89,10 @@ def test_tasks_together_never_spend_more_than_the_amount() -> None:
                 one.pay(chance.random(), 1)
             else:
                 busy.remove(one)
-        spent = sum(purse.spent for purse in purses)
+        spent = sum(each.spent for each in purses)
         assert AMOUNT - 8 <= spent <= AMOUNT + 8 * 0.5
-        for purse in purses:
-            purse.settle()
+        for each in purses:
+            each.settle()
         assert account(storage, allowed).taken() == pytest.approx(spent)
 
 
@@ -109,12 +109,12 @@ def test_tasks_on_threads_never_take_the_same_money() -> None:
     locked = Locked()
     locked.objects = storage.objects
     purses = [purse(locked, allowed, place) for place in range(8)]
-    threads = [threading.Thread(target=spend, args=(purse, lambda: 0.25)) for purse in purses]
+    threads = [threading.Thread(target=spend, args=(each, lambda: 0.25)) for each in purses]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(purse.spent for purse in purses) == AMOUNT
+    assert sum(each.spent for each in purses) == AMOUNT
 
 
 def test_before_the_first_answer_one_row_is_called_for() -> None:
