@@ -49,6 +49,8 @@ REGISTRIES = (
     re.compile(r"://[^\s\"']+/(?:simple|artifactory|nexus|repository/(?:maven|pypi))\b"),
     re.compile(r"://(?:[^\s/@]+@)?(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d+\.\d"),
     re.compile(r"://[^\s/\"'<>{}]+\.(?:internal|intranet|corp|lan)(?![\w.])"),
+    # A public one: a page names a package by its name. Letters in brackets do not match themselves.
+    re.compile(r"py[p]i[.]org|python[h]osted|npm[j]s|crates[.][i]o/|proxy[.]go[l]ang"),
 )
 
 
@@ -208,6 +210,7 @@ def test_the_lock_file_holds_no_address() -> None:
         ("https://", "mirror.example/api/pypi/si", "mple/"),
         ("http://", "10.1", ".2.3:8081/x"),
         ("https://", "packages.", "internal/x"),
+        ("https://py", "pi.org/project/x"),
     ],
 )
 def test_the_registry_patterns_find_what_they_are_for(pieces: tuple[str, ...]) -> None:
