@@ -316,7 +316,7 @@ class Checkpoints:
         """Stop at a failed batch: keep the batches before it.
 
         If some of its output is in the table files, these are discarded, and the batches are kept
-        as far as a chunk holds them.
+        as far as a chunk holds them. Without checkpoints, only files that were closed before count.
         """
         if self._every_s is not None and self._chunk.let_go and not self._has_uncounted:
             self._cut("stopped")
