@@ -260,8 +260,8 @@ GUARDS = (
     Guard(
         name="the table is looked at before each post",
         file="engine/commit.py",
-        before="        landed = self.look(view)\n        if landed is None:\n",
-        after="        landed = None\n        if landed is None:\n",
+        before="        landed = self.look(view)\n        if landed is None and view.parent",
+        after="        landed = None\n        if landed is None and view.parent",
         test="tests/unit/engine/test_commit.py",
     ),
     Guard(

@@ -12,17 +12,10 @@ _COMMIT = "tests/unit/engine/test_commit_replace.py"
 
 REPLACE_GUARDS = (
     Guard(
-        name="a refusal that only a later look proves is recorded",
-        file="engine/commit.py",
-        before="                self._record_refusals(tally, view)\n        return view, landed",
-        after="                pass\n        return view, landed",
-        test="tests/unit/engine/test_commit_stops.py -k second_look",
-    ),
-    Guard(
         name="a refusal that only a later attempt proves is recorded",
         file="engine/commit.py",
-        before="        for number in list(tally.conflicts):",
-        after="        for number in tally.conflicts[-1:]:",
+        before="        for number, intent in self.log.doubtful.items():\n",
+        after="        for number, intent in list(self.log.doubtful.items())[-1:]:\n",
         test="tests/unit/engine/test_commit_stops.py -k several_refusals",
     ),
     Guard(

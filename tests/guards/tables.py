@@ -112,7 +112,7 @@ TABLE_GUARDS = (
     Guard(
         name="a post that lands after an abort gets its receipt",
         file="engine/resolve.py",
-        before="        ledger.log.append_late_receipt(receipt_of(found.mark, intent))\n",
+        before="        ledger.log.append_after_abort(receipt_of(found.mark, intent))\n",
         after="        pass\n",
         test=f"{_DOUBT} tests/unit/engine/test_cleanup_races.py",
     ),
@@ -126,9 +126,23 @@ TABLE_GUARDS = (
     Guard(
         name="a refusal is recorded only once the table has moved past the post",
         file="engine/commit.py",
-        before="if view.settled_below > self.log.intents[number].sequence_number:\n",
-        after="if view:\n",
+        before="            if view.settled_below > intent.sequence_number:\n",
+        after="            if view:\n",
         test="tests/unit/engine/test_commit_stops.py",
+    ),
+    Guard(
+        name="an abort records which posts it has proved to be refused",
+        file="engine/resolve.py",
+        before="        ledger.log.append_after_abort(Refused(intent_number=number))\n",
+        after="        pass\n",
+        test=_DOUBT,
+    ),
+    Guard(
+        name="a refusal that only a later look proves is recorded",
+        file="engine/commit.py",
+        before="            self._record_refusals(view)\n",
+        after="            pass\n",
+        test="tests/unit/engine/test_commit_stops.py -k second_look",
     ),
     Guard(
         name="a post that was never sent is recorded before the next look",
@@ -147,7 +161,7 @@ TABLE_GUARDS = (
     Guard(
         name="a refusal for good is looked up before it is believed",
         file="engine/commit.py",
-        before="                if (landed := self.look(view)) is not None:\n",
+        before="                if (landed := self.look()) is not None:\n",
         after="                if False:\n",
         test="tests/unit/engine/test_commit_stops.py",
     ),

@@ -165,10 +165,10 @@ def _takes_conflict_for_unsent(table: SimTable, outcome: Outcome) -> Outcome:
     return Outcome.UNSENT if answer is Outcome.CONFLICT else answer
 
 
-def _records_at_once(commit: Commit, tally: Any, _view: TableView) -> None:
+def _records_at_once(commit: Commit, _view: TableView) -> None:
     """Act as a commit that takes a missing mark as proof of a refusal."""
-    while tally.conflicts:
-        commit.log.append(Refused(intent_number=tally.conflicts.pop()))
+    for number in commit.log.doubtful:
+        commit.log.append(Refused(intent_number=number))
 
 
 def _keeps_what_landed(ledger: Ledger, sight: Sight, table: str) -> Any:

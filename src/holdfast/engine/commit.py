@@ -72,8 +72,6 @@ class _Tally:
     unknown: int = 0
     # Whether the last post got a conflict.
     is_conflict: bool = False
-    # Intents whose posts got a conflict, until a look at the table proves that they cannot land.
-    conflicts: list[int] = field(default_factory=list)
     staged_files: Known = field(default_factory=Known)
 
 
@@ -122,10 +120,11 @@ class Commit:
         return view
 
     def look(self, view: TableView | None = None) -> Landed | None:
-        """Find out whether the run has landed, and write the receipt if it is missing.
+        """Find out whether the run has landed, and record what the table shows of its posts.
 
         Raises:
             TableChangedError: It is not the run's table.
+            RunFencedError: Another driver has claimed the run.
             CommittedThenRemovedError: The run landed and was rolled back or replaced.
             CommitUnknownError: The table does not show whether the run landed.
         """
@@ -145,6 +144,7 @@ class Commit:
                 )
             return Landed(receipt=known, posts=0, present=None)
         if found is None:
+            self._record_refusals(view)
             return None
         if found.present is False:
             raise CommittedThenRemovedError(
@@ -197,15 +197,13 @@ class Commit:
             has_searched = tally.is_late and not has_searched
             attempt += not has_searched
         try:
-            view = self.load()
-            landed = self.look(view)
+            landed = self.look()
         except CatalogUnavailableError as error:
             raise self._unknown(
                 f"{tally.posts} posts, then the catalog failed: {error.reason}"
             ) from error
         if landed is not None:
             return replace(landed, posts=len(self.posted))
-        self._record_refusals(tally, view)
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
         raise CommitConflictError(table=self.sink.name, attempts=attempts_max)
@@ -246,11 +244,8 @@ class Commit:
             outcome = self.sink.post(view, self.run_id, mark, complete)
         except CommitRefusedError:
             with contextlib.suppress(HoldfastError):  # The refusal is the error worth raising.
-                tally.conflicts.append(number)
-                view = self.load()
-                if (landed := self.look(view)) is not None:
+                if (landed := self.look()) is not None:
                     return landed
-                self._record_refusals(tally, view)
             raise
         failpoint("after-post")
         gone = f" for {intent.removed_rows:,}" if change.takes_rows else ""
@@ -262,8 +257,6 @@ class Commit:
             return Landed(receipt=receipt, posts=0, present=True)
         tally.unknown += outcome is Outcome.UNKNOWN
         tally.is_conflict = outcome is Outcome.CONFLICT
-        if tally.is_conflict:
-            tally.conflicts.append(number)
         if outcome is Outcome.UNSENT:
             self.log.append(Refused(intent_number=number))
         return None
@@ -276,8 +269,6 @@ class Commit:
         """
         view = self.load()
         landed = self.look(view)
-        if landed is None:
-            self._record_refusals(tally, view)
         if landed is None and view.parent_snapshot_id is None:
             # A delayed post is refused only by its parent's sequence number, and a first commit
             # has no parent. So post an empty snapshot first, as the parent of the data intent.
@@ -289,8 +280,6 @@ class Commit:
         if landed is None and self._check_files(view, change.adds, tally):
             view = self.load()
             landed = self.look(view)
-            if landed is None:
-                self._record_refusals(tally, view)
         return view, landed
 
     def _check_files(self, view: TableView, groups: Sequence[StagedGroup], tally: _Tally) -> bool:
@@ -342,25 +331,24 @@ class Commit:
             return None  # The table may have changed meanwhile.
         return complete
 
-    def _record_refusals(self, tally: _Tally, view: TableView) -> None:
-        """Record which posts were refused, if a look after them proves that they cannot land.
+    def _record_refusals(self, view: TableView) -> None:
+        """Record which posts, also of earlier starts, a look has proved to be refused for ever.
 
         A missing mark is not proof: the request may have been duplicated on its way, with one
         copy refused and the other yet to arrive. The table must have moved past it, which may
-        show only at a later look.
+        show only at a later look. A later look may see less: once others have cleaned versions
+        up, a delayed post can take the number of one of them, and look as if it had landed.
 
         Args:
-            tally: Names the posts.
-            view: A view of the table, taken after the answers, that shows no mark.
+            view: A view of the table that shows no mark.
 
         Raises:
             RunFencedError: Another driver has claimed the run.
             StoreError: The ledger does not answer.
         """
-        for number in list(tally.conflicts):
-            if view.settled_below > self.log.intents[number].sequence_number:
+        for number, intent in self.log.doubtful.items():
+            if view.settled_below > intent.sequence_number:
                 self.log.append(Refused(intent_number=number))
-                tally.conflicts.remove(number)
 
     def _unknown(self, reason: str) -> CommitUnknownError:
         return CommitUnknownError(table=self.sink.name, run_id=self.run_id, reason=reason)

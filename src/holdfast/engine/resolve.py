@@ -42,7 +42,7 @@ from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import read_list, write_list, write_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.model.identity import Identity
-from holdfast.model.records import Intent, Merged, PartReference, Renewal
+from holdfast.model.records import Intent, Merged, PartReference, Refused, Renewal
 from holdfast.model.work import Merge, StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
 
@@ -227,6 +227,9 @@ def refuse_landed(
     if sight.landed is not None:
         record_landing(ledger, sight.landed)
         raise RunCommittedError(run_id=ledger.run_id, snapshot_id=sight.landed.mark.snapshot_id)
+    for number in sorted(ledger.log.doubtful.keys() - sight.doubtful.keys()):
+        # Once others have cleaned versions up, a delayed post may look as if it had landed.
+        ledger.log.append_after_abort(Refused(intent_number=number))
     return sight
 
 
@@ -238,7 +241,7 @@ def record_landing(ledger: Ledger, found: MarkFound) -> None:
     """
     intent = landed_intent(ledger.log, found.mark)
     if intent is not None:
-        ledger.log.append_late_receipt(receipt_of(found.mark, intent))
+        ledger.log.append_after_abort(receipt_of(found.mark, intent))
 
 
 def refuse_doubt(ledger: Ledger, open_sink: Callable[[Identity], Sink]) -> None:

@@ -424,17 +424,25 @@ class RunLog:
             uri=self._layout.record(record.number), reason="it was written without a claim"
         )
 
-    def append_late_receipt(self, receipt: Receipt) -> None:
-        """Record that an aborted run has landed; the first driver to find out does this.
+    def append_after_abort(self, body: Receipt | Refused) -> None:
+        """Record what became of an aborted run's post; the first driver to find out does this.
 
         Raises:
             LedgerDamagedError: Another record follows the abort.
             StoreUnavailableError: The store did not answer.
         """
-        if self.receipt is None and not self._try_append(receipt)[1] and self.receipt is None:
-            raise LedgerDamagedError(
-                uri=self._layout.record(len(self._records)), reason="it follows the abort record"
-            )
+        for _ in range(_CLAIM_ATTEMPTS_MAX):
+            if self._tells_outcome(body):
+                return
+            record, won = self._try_append(body)
+            if not won and not isinstance(record.body, Receipt | Refused):
+                raise LedgerDamagedError(
+                    uri=self._layout.record(record.number), reason="it follows the abort record"
+                )
+
+    def _tells_outcome(self, body: Receipt | Refused) -> bool:
+        """Whether the log says already what a record would say, or more."""
+        return self.receipt is not None or body.intent_number not in self.doubtful
 
     def _try_append(self, body: Body) -> tuple[Record, bool]:
         if self._damage is not None:

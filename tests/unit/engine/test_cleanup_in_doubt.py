@@ -20,7 +20,8 @@ from holdfast.errors import (
     TableOutOfSightError,
     UnsupportedTableError,
 )
-from holdfast.model.records import Receipt, Refused
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.records import Body, Receipt, Refused
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.catalog import open_catalog
@@ -47,6 +48,12 @@ def rows_of(sink: IcebergSink) -> int:
 def wrong_catalog(lake: CliLake) -> IcebergSink:
     """Return the table as seen through a catalog of another name, which does not have it."""
     return IcebergSink(open_catalog("lake2", lake.properties), "db.t", "main")
+
+
+def last_body(ledger: Ledger) -> Body:
+    """Return what the last record of the run's log says now."""
+    ledger.log.refresh()
+    return ledger.log.records[-1].body
 
 
 class HeldPost:
@@ -90,6 +97,7 @@ def test_an_abort_through_the_wrong_catalog_is_refused_while_a_post_is_in_flight
     # The same abort against the right catalog is final: the post in flight is refused.
     done = abort(lake.ledger("r"), lambda _identity: sink, "give up")
     assert done == Aborted(posts=1)
+    assert last_body(ledger) == Refused(intent_number=4)
     assert held.arrive() is Outcome.CONFLICT
     assert rows_of(sink) == 0
 
@@ -239,6 +247,60 @@ def test_a_lance_run_whose_history_was_removed_can_be_aborted(tmp_path: Path) ->
     # A user who reads "aborted" starts over, and would get all rows twice if the run had landed.
     with pytest.raises(CommitUnknownError, match="aborted with a post in doubt"):
         rig.start()
+
+
+class LateManifest:
+    """A post whose last request, which creates a manifest, is on its way when its driver dies."""
+
+    def __init__(self, rig: LanceRig) -> None:
+        self._rig, self._manifests = rig, Path(rig.uri, "_versions")
+        post, known = LanceSink.post, set(self._manifests.iterdir())
+
+        def hold(*given: Any) -> Outcome:  # noqa: ANN401 - it passes them on.
+            assert post(*given) is Outcome.LANDED
+            (self._path,) = set(self._manifests.iterdir()) - known
+            self._data = self._path.read_bytes()
+            self._path.unlink()
+            raise DriverDied
+
+        with mock.patch.object(LanceSink, "post", hold), pytest.raises(DriverDied):
+            rig.start()
+        rig.time.sleep(1000)
+
+    def arrive_below_an_overwrite(self) -> None:
+        """Others replace the dataset and clean up; then the request arrives, at a free name."""
+        self._rig.make([-5], mode="overwrite")
+        self._rig.dataset().cleanup_old_versions(older_than=dt.timedelta(0))
+        assert not self._path.exists()
+        self._path.write_bytes(self._data)
+
+
+def test_a_manifest_that_arrives_after_an_abort_is_not_taken_for_a_landing(tmp_path: Path) -> None:
+    """The abort has proved that it cannot land; then others remove what the proof rested on."""
+    rig = LanceRig(str(tmp_path / "t.lance"))
+    late = LateManifest(rig)
+    assert abort(rig.ledger(), lambda _identity: rig.sink(), "no time") == Aborted(posts=1)
+    assert isinstance(last_body(rig.ledger()), Refused)
+    late.arrive_below_an_overwrite()
+    with pytest.raises(RunAbortedError):
+        rig.start()
+    assert sweep(rig.ledger(), lambda _identity: rig.sink()).in_doubt == 0
+    assert rig.dataset().to_table()["id"].to_pylist() == [-5]
+
+
+def test_a_manifest_that_arrives_after_a_look_is_not_taken_for_a_landing(tmp_path: Path) -> None:
+    """The next driver has proved that it cannot land, and has died before it could post again."""
+    rig = LanceRig(str(tmp_path / "t.lance"))
+    late = LateManifest(rig)
+    rig.make([-2], mode="append")
+    dies = mock.patch.object(LanceSink, "new_snapshot_id", mock.Mock(side_effect=DriverDied))
+    with dies, pytest.raises(DriverDied):
+        rig.start()
+    assert isinstance(last_body(rig.ledger()), Refused)
+    rig.time.sleep(1000)
+    late.arrive_below_an_overwrite()
+    assert rig.start().outcome == "committed"
+    rig.assert_each_row_once(foreign=[-5])
 
 
 def test_a_clean_up_between_look_and_post_leaves_no_doubt(tmp_path: Path) -> None:
