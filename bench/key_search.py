@@ -53,7 +53,7 @@ class Keys:
         kind = pa.int64() if self.kind == "int" else pa.large_string()
         return pa.schema([pa.field("id", kind)])
 
-    def keys(self, item: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, item: str) -> Iterator[pa.RecordBatch]:
         """Yield the keys of rows from one number to another."""
         start, stop = json.loads(item)
         for first in range(start, stop, _BATCH):

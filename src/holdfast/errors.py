@@ -21,6 +21,7 @@ alone is enough.
     │   ├── RunAbortedError           the run was aborted
     │   ├── RunCommittedError         it has landed, and cannot be aborted
     │   ├── BudgetReachedError        its budget does not pay for another row
+    │   ├── RunNotReadyError          it is not staged as a whole, and cannot be committed
     │   └── RunUnfinishedError        it is unfinished, and must not be swept
     ├── JobError                      the work on the executors
     │   ├── NullKeyError              rows without a key
@@ -300,6 +301,17 @@ class RunUnfinishedError(RunError):
     happened = "run {run_id!r} has neither landed nor been aborted"
     retry_safe = False
     advice = "finish it by running its script again, or abort it with run.abort()"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RunNotReadyError(RunError):
+    """The run is not staged as a whole, as a write with `commit=False` leaves it."""
+
+    happened = "run {run_id!r} is not ready to be committed: {reason}"
+    retry_safe = False
+    advice = "run its script again, with commit=False to stage and check all, or without to commit"
+
+    reason: str
 
 
 # ---- The work on the executors

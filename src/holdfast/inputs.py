@@ -29,7 +29,7 @@ from holdfast.worker.task import ScanTask
 class Input(SettledInput, Protocol):
     """Rows to be read, and what a write needs to know about them."""
 
-    session: SparkSession
+    session: SparkSession | None
     # Whether each start compares it with what an earlier start has read.
     compares: bool
 
@@ -94,6 +94,38 @@ class DataFrameInput:
         with spark_errors():
             rows, total = self._df.limit(plan.rows_max), self._df.count()
         return DataFrameSubmitter(rows, self.key).submit(plan, nothing), total
+
+
+class StagedInput:
+    """Nothing to read: all rows are staged."""
+
+    key: tuple[str, ...] = ()
+    identity = ""
+    compares = False
+
+    def __init__(self, session: SparkSession | None) -> None:
+        """Keep the session, which only an upsert or a filter needs."""
+        self.session = session
+
+    @property
+    def submitter(self) -> Submitter:
+        """What submits jobs that do not read the input.
+
+        Raises:
+            SettingsError: There is no Spark session.
+        """
+        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415 - as above.
+
+        if self.session is None:
+            raise SettingsError(what="no Spark session is active", cure="start one first")
+        return DataFrameSubmitter(self.session.range(0), ("id",))
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+        """Do nothing: what was read is staged."""
+
+    def schema(self) -> pa.Schema:
+        """Return no columns."""
+        return pa.schema([])
 
 
 class ScanInput:

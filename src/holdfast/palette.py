@@ -53,6 +53,7 @@ STATES: Mapping[str, Ink] = {
     "started": NEW,
     "stopped": WAITING,
     "staged": WAITING,
+    "ready": WAITING,
     "committed": KEPT,
     "aborted": PLAIN,
     "damaged": FAILED,

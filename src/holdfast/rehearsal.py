@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.engine.options import MissingColumns, WriteOptions
 from holdfast.engine.passes import raise_problems
-from holdfast.errors import SettingsError
-from holdfast.inputs import open_input
+from holdfast.errors import RunNotReadyError, SettingsError
+from holdfast.inputs import StagedInput, open_input
 from holdfast.ledger.layout import RunLayout
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.parts import read_work
+from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.task_log import JobLedger
-from holdfast.model.report import counted, readable_amount, readable_time
-from holdfast.opening import open_table
-from holdfast.sinks.base import Filter
-from holdfast.sinks.targets import Target, asked_target
+from holdfast.model.identity import Identity
+from holdfast.model.records import Ready
+from holdfast.model.report import Report, counted, readable_amount, readable_time
+from holdfast.opening import active_session, open_table
+from holdfast.sinks.base import Filter, Sink
+from holdfast.sinks.targets import Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized
 from holdfast.sources.scans import Scan
-from holdfast.spark import SparkDataFrame
+from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.storage.objects import ObjectStorage
 from holdfast.text import printable
 from holdfast.worker.probe import TrialPlan, Tried
 from holdfast.worker.reports import TaskReport
 from holdfast.worker.transforms import BatchFormat, PerRow, PerWorker, Transform
+from holdfast.writing import Writing
 
 _ROWS_SHOWN, _FAILURES_SHOWN, _WIDTH_MAX = 5, 3, 160
 
@@ -79,10 +86,20 @@ def _shown(rows: pa.Table, most: int) -> Iterator[str]:
 
 
 class Rehearsal:
-    """The methods of a run that show what it would do."""
+    """The methods of a run that show what it would do, and do it after a look."""
+
+    _progress: bool | None
+    # Options shared by every write of this run.
+    _common: Mapping[str, Any]
 
     @abstractmethod
     def _options(self, given: Mapping[str, Any]) -> WriteOptions: ...
+
+    @abstractmethod
+    def _known_ledger(self, session: SparkSession | None) -> Ledger: ...
+
+    @abstractmethod
+    def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]: ...
 
     def try_rows(  # noqa: PLR0913 - each is a choice of the user's.
         self,
@@ -153,6 +170,113 @@ class Rehearsal:
             rows_max=rows,
         )
         return _trial(sink.name, plan.writer.schema, *given.sample(plan))
+
+    def staged_rows(self, *, to: str | Target | None = None) -> SparkDataFrame:
+        """Return the rows that `commit` would add, as a DataFrame that executors read.
+
+        Only a write with `commit=False` leaves them. Columns of types that Spark lacks get the
+        nearest: a UUID is binary, a time of day a string. Of an upsert, these are the rows to
+        write; those that only delete are not among them.
+
+        Args:
+            to: The table, if the session's settings do not lead to it.
+
+        Raises:
+            RunNotReadyError: The run is not staged as a whole, or has landed.
+            SettingsError: There is no Spark session.
+            UnsupportedTableError: The run writes blobs, or columns of rows that are there.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        session = active_session()
+        if session is None:
+            raise SettingsError(what="no Spark session is active", cure="start one first")
+        from holdfast.spark.dataframe import staged_frame  # noqa: PLC0415 - pyspark is optional.
+
+        ledger = self._known_ledger(session)
+        run_file, ready = ready_of(ledger)
+        sink = self._open_sink(to)(run_file.identity)
+        work = read_work(ledger.storage, ledger.layout, ready.work)
+        files = [file for group in work.adds if not group.deleted_keys for file in group.files]
+        reader = sink.staged_reader(sink.load())
+        return staged_frame(session, reader, [file for file in files if file.rows])
+
+    def commit(self, *, to: str | Target | None = None) -> Report:
+        """Commit what a write with `commit=False` has staged, once; nothing is computed.
+
+        Runs on the driver, in the process of the write or any other. Needs a Spark session only
+        for an upsert or an overwrite with a filter, if others have changed the table meanwhile.
+        Calling again is safe. The input is not compared: rows that it has gained since are left
+        out, and a later start of the script says so.
+
+        Args:
+            to: The table, if the session's settings do not lead to it.
+
+        Raises:
+            RunNotReadyError: The run is not staged as a whole.
+            RunAbortedError: The run was aborted.
+            CommitError: The table could not be written; staged files are kept.
+            StoreError: The ledger is damaged or does not answer.
+        """
+        started, session = time.monotonic(), active_session()
+        ledger = self._known_ledger(session)
+        run_file, ready = ready_of(ledger, or_landed=True)
+        identity = run_file.identity
+        target = asked_target(to or target_of(identity.table, identity.branch))
+        sink = self._open_sink(to)(identity)
+        view = sink.load()
+        writing = Writing(
+            target=target,
+            create=None,
+            options=commit_options(identity, ready, self._common),
+            given=StagedInput(session),
+            ledger=ledger,
+            sink=sink,
+            view=view,
+            identity=replace(identity, table_uuid=view.uuid),
+            ready=ready,
+        )
+        report = writing.run(None, progress=self._progress)
+        return replace(report, seconds=time.monotonic() - started)
+
+
+def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready]:
+    """Return the run's identity, and what is staged.
+
+    Args:
+        ledger: The run's ledger.
+        or_landed: Whether the run may have landed.
+
+    Raises:
+        RunNotReadyError: No start has left the commit to its user, or a later one goes on.
+    """
+    ledger.log.refresh()
+    run_file, ready = ledger.run_file(), ledger.log.ready
+    if ledger.log.receipt is not None and not or_landed:
+        raise RunNotReadyError(run_id=ledger.run_id, reason="it has landed: read the table")
+    if run_file is None or ready is None:
+        reason = "no write with commit=False has ended, or a later start has changed what it staged"
+        raise RunNotReadyError(run_id=ledger.run_id, reason=reason)
+    return run_file, ready
+
+
+_KEPT = ("allow_empty", "if_table_changed", "isolation_level", "based_on", "write_mode")
+
+
+def commit_options(identity: Identity, ready: Ready, common: Mapping[str, Any]) -> WriteOptions:
+    """Return the options of a write as far as its commit needs them.
+
+    Args:
+        identity: The run's identity.
+        ready: What the write has left.
+        common: Options shared by every write of the run.
+    """
+    chosen: dict[str, Any] = {name: getattr(ready, name) for name in _KEPT}
+    return WriteOptions(
+        **{**common, **chosen, "verify_input": False, "if_committed": "return"},
+        where=WriteOptions.where_of(identity.where),
+        on=identity.on or None,
+        delete_column=identity.delete_column or None,
+    )
 
 
 def _trial(table: str, schema: pa.Schema, reports: Sequence[TaskReport], input_rows: int) -> Trial:

@@ -144,6 +144,7 @@ class Run(Rehearsal, ColumnVerbs):
         on_error: OnError = "raise",
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
+        commit: bool = True,
     ) -> Report:
         """Transform rows and append them to a table in one atomic commit, exactly once.
 
@@ -173,6 +174,8 @@ class Run(Rehearsal, ColumnVerbs):
             max_errors: How many rows may be set aside: a number, or a fraction of the input.
             cost: The cost of a row, or a function of its answer or output batch; the report sums
                 it. Calls that failed or timed out are not counted.
+            commit: If False, all is staged and checked, and the table stays as it is: look with
+                `staged_rows()`, then call `commit()`.
 
         Raises:
             SettingsError: An argument or a setting cannot be used.
@@ -199,6 +202,7 @@ class Run(Rehearsal, ColumnVerbs):
         missing_columns: MissingColumns = "error",
         retries: int = 2,
         cost: float | Callable[[Any], float] = 0.0,
+        commit: bool = True,
         allow_empty: bool = False,
         if_table_changed: IfTableChanged = "replace",
         isolation_level: IsolationLevel = "serializable",
@@ -226,6 +230,7 @@ class Run(Rehearsal, ColumnVerbs):
             missing_columns: As for `append`.
             retries: As for `append`. A row that fails fails the job: its old version would be gone.
             cost: As for `append`.
+            commit: As for `append`.
             allow_empty: Whether no rows at all may replace the table's.
             if_table_changed: "replace": the rows that are there at the commit go; "raise": raise
                 `TableChangedError` if they are not those of the run's first start.
@@ -255,6 +260,7 @@ class Run(Rehearsal, ColumnVerbs):
         missing_columns: MissingColumns = "error",
         retries: int = 2,
         cost: float | Callable[[Any], float] = 0.0,
+        commit: bool = True,
         if_table_changed: IfTableChanged = "replace",
         isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
@@ -276,6 +282,7 @@ class Run(Rehearsal, ColumnVerbs):
             missing_columns: As for `append`.
             retries: As for `overwrite`.
             cost: As for `append`.
+            commit: As for `append`.
             if_table_changed: As for `overwrite`, whichever partition has changed.
             isolation_level: As for `overwrite`, in the partitions that are replaced.
             based_on: As for `overwrite`.
@@ -305,6 +312,7 @@ class Run(Rehearsal, ColumnVerbs):
         on_error: OnError = "raise",
         max_errors: float = 0.1,
         cost: float | Callable[[Any], float] = 0.0,
+        commit: bool = True,
         if_table_changed: IfTableChanged = "replace",
         isolation_level: IsolationLevel = "serializable",
         based_on: int | None = None,
@@ -335,6 +343,7 @@ class Run(Rehearsal, ColumnVerbs):
             on_error: As for `append`. A row that is set aside leaves the table's row as it is.
             max_errors: As for `append`.
             cost: As for `append`.
+            commit: As for `append`.
             if_table_changed: As for `overwrite`.
             isolation_level: As for `overwrite`; "snapshot" may leave a key in two rows.
             based_on: As for `overwrite`.

@@ -13,6 +13,7 @@ from holdfast.errors import SchemaMismatchError, SettingsError
 from holdfast.inputs import Input
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.identity import Identity
+from holdfast.model.records import Ready
 from holdfast.model.report import Report
 from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
 from holdfast.progress.watching import shown
@@ -36,6 +37,8 @@ class Writing:
     identity: Identity
     # What to do about rows of the table that others move, if they are the input.
     moving: MovingRows | None = None
+    # What is committed, if all is staged.
+    ready: Ready | None = None
 
     @classmethod
     def prepare(  # noqa: PLR0913 - the user's choices, and how they are opened.
@@ -111,8 +114,6 @@ class Writing:
             SchemaMismatchError: The output does not fit the table.
             HoldfastError: Any other error; durable work is kept.
         """
-        from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
-
         given, sink, options = self.given, self.sink, self.options
 
         def check_output(spec: WriterSpec) -> None:
@@ -126,16 +127,32 @@ class Writing:
             prepared=prepared,
             check_output=check_output,
             moving=self.moving,
+            ready=self.ready,
         )
-        tasks = partial(spark.tasks_running, given.session)
         try:
-            with shown(self.ledger, sink.name, wanted=progress, tasks=tasks):
+            with shown(self.ledger, sink.name, wanted=progress, tasks=self._tasks):
                 report = driver.write(self.view, self.identity, options)
         except SchemaMismatchError as error:
             if self.create and self.create.schema is None and options.transform is not None:
                 error.cure = CURE_OF_CREATE
             raise
-        spark.forget_cached_table(given.session, self.target)
-        warn_of_doubts(report)
-        report = replace(report, unindexed_rows=sink.unindexed_rows())
+        self._forget_cached_table()
+        if self.ready is None:
+            warn_of_doubts(report)
+        if report.snapshot_id is not None:
+            report = replace(report, unindexed_rows=sink.unindexed_rows())
         return report if given.compares else replace(report, input_compared=None)
+
+    def _tasks(self) -> tuple[int, int] | None:
+        """Return how many of Spark's current tasks have ended, and how many there are."""
+        if self.given.session is None:
+            return None
+        from holdfast.spark.session import tasks_running  # noqa: PLC0415 - pyspark is optional.
+
+        return tasks_running(self.given.session)
+
+    def _forget_cached_table(self) -> None:
+        if self.given.session is not None:
+            from holdfast.spark.session import forget_cached_table  # noqa: PLC0415 - as above.
+
+            forget_cached_table(self.given.session, self.target)

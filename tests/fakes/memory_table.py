@@ -31,13 +31,13 @@ from holdfast.sinks.base import (
     Change,
     ColumnPath,
     Filter,
-    KeyReaderSpec,
     Loss,
     MarkFound,
     MayLack,
     Outcome,
     RewriterSpec,
     RunMark,
+    StagedReaderSpec,
     TableView,
     WriterSpec,
 )
@@ -422,7 +422,7 @@ class MemoryTable:
         """Refuse: only real tables find rows by a key."""
         raise UnsupportedTableError(table=self.name, what="it has no keys", cure="none")
 
-    def key_reader(self, view: TableView, on: Sequence[str]) -> KeyReaderSpec:  # noqa: ARG002
+    def staged_reader(self, view: TableView, on: Sequence[str] = ()) -> StagedReaderSpec:  # noqa: ARG002
         """Refuse: only real tables find rows by a key."""
         raise UnsupportedTableError(table=self.name, what="it has no keys", cure="none")
 

@@ -66,7 +66,7 @@ def test_a_run_that_was_published_is_recognised_as_landed(audited: Audited, how:
     first = audited.append()
     assert (first.outcome, audited.ids()) == ("committed", [-1])
     assert audited.append().outcome == "already_committed"
-    audited.sql(*PUBLISHED[how], snapshot=first.snapshot_id)
+    audited.sql(*PUBLISHED[how], snapshot=first.snapshot_id or 0)
     published = audited.ids()
     assert [id_ for id_ in published if id_ >= 0] == list(range(100))
     assert audited.append().still_in_table == "yes"

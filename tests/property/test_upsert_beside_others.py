@@ -178,6 +178,7 @@ def test_the_rows_are_those_of_the_parent_under_other_keys_and_ours(  # noqa: PL
             transform=lambda batch: new.take(batch["id"]),
             **WRITES[write],
         )
+        assert report.snapshot_id is not None
         landed = merged.lake.table.snapshot_by_id(report.snapshot_id)
         assert landed is not None
         keys = {tuple(row[n] for n in at) for row in zip(*new.columns, strict=True)}

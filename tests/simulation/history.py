@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +21,10 @@ from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.history import unix_seconds
 from holdfast.model.identity import Identity
-from holdfast.model.records import Abort, Claim, Receipt, Record, Stop
+from holdfast.model.records import Abort, Claim, Ready, Receipt, Record, Stop
 from holdfast.model.report import Report
 from holdfast.model.usage import Usage
+from holdfast.rehearsal import commit_options, ready_of
 from holdfast.sinks.base import Sink, TableView, WriteMode
 from holdfast.worker.transforms import per_row
 from tests.fakes.memory_scan import MemoryScan, MemoryScanInput
@@ -271,7 +272,7 @@ class History:
         unheard_until = max(owner.stopped_until, owner.unheard_until)
         was_stopped = unheard_until > self.world.clock - _LONGEST_QUIET_S
         ends = (record.body for record in log.records[number:])
-        has_ended = any(isinstance(body, Stop | Receipt | Abort) for body in ends)
+        has_ended = any(isinstance(body, Stop | Ready | Receipt | Abort) for body in ends)
         return is_heard and not was_stopped and not has_ended and not self._is_late(log, number)
 
     def _is_late(self, log: RunLog, number: int) -> bool:
@@ -331,6 +332,36 @@ class History:
         options = self._options(ledger, view)
         if options.takeover == "wait" and copy is None:
             self._watch_claims(ledger.log)
+        report = self._written(ledger, view, identity, options, spark, ids)
+        if report.outcome != "ready" or self.world.chance.happens(0.2):
+            return report
+        return self._committed(spark, copy)
+
+    def _committed(self, spark: SimSpark, copy: SimStorage | None) -> Report:
+        """Commit what is staged, at once or after a while, as `Run.commit` does."""
+        if self.world.chance.happens(0.3):
+            self.world.sleep((5.0, LONG_S)[self.world.chance.of(2)])
+        ledger = self.ledger(copy)
+        run_file, ready = ready_of(ledger, or_landed=True)
+        view = self.table.load()
+        identity = replace(run_file.identity, table_uuid=view.uuid)
+        options = commit_options(identity, ready, {"takeover": "now"})
+        rows = Unpinned(SimSpark(self.world, [], self.setting, spark.tasks))
+        driver = Driver(ledger=ledger, sink=self.table, input=rows, ready=ready)
+        self.world.counts["commits of what was ready"] += 1
+        return driver.write(view, identity, options)
+
+    def _written(  # noqa: PLR0913, PLR0917 - the parts of one start.
+        self,
+        ledger: Ledger,
+        view: TableView,
+        identity: Identity,
+        options: WriteOptions,
+        spark: SimSpark,
+        ids: Sequence[int | None],
+    ) -> Report:
+        """Write the input, as the script does."""
+        setting = self.setting
         if setting.is_scan:
             pause = self.world.pause
             scan = MemoryScan(ids, left_out=setting.left_out, before_listing=pause)
@@ -387,6 +418,7 @@ class History:
             # A start may use another mode than the one before it.
             "write_mode": WRITE_MODES[chance.of(2)] if setting.is_keyed else None,
             "delete_column": GONE if setting.deleting else None,
+            "commit": self.is_ending or not setting.is_staged,
         }
         faults = self.world.faults
         slip = _SLIPS[chance.of(len(_SLIPS), 0.04)] if faults.calls else {}

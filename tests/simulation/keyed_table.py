@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.sinks.base import Change, Filter, KeyReaderSpec, MayLack, Removes, TableView
+from holdfast.sinks.base import Change, Filter, MayLack, Removes, StagedReaderSpec, TableView
 from holdfast.sinks.base import WriterSpec as Writer
 from tests.simulation.columns import GONE, KEY
 from tests.simulation.filtered_table import FileRows, FilteredTable, Verdict
@@ -51,10 +51,10 @@ class KeyedTable(FilteredTable):
         numbers = {column.name: column.number for column in columns_of(view.schema)}
         return ", ".join(f"{name} {numbers[name]}" for name in on)
 
-    def key_reader(self, view: TableView, on: Sequence[str]) -> KeyReaderSpec:  # noqa: ARG002
+    def staged_reader(self, view: TableView, on: Sequence[str] = ()) -> StagedReaderSpec:  # noqa: ARG002
         """Return what tasks need to read keys."""
         self.moments += 1
-        return _KeyReader(self)
+        return _StagedReader(self)
 
     def read_keys(self, path: str) -> pa.RecordBatch:
         """Read the keys of a staged file.
@@ -102,16 +102,16 @@ class KeyedTable(FilteredTable):
 
 
 @dataclass(frozen=True, slots=True)
-class _KeyReader:
+class _StagedReader:
     table: KeyedTable
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([(KEY, pa.int64())])
 
-    def open(self) -> _KeyReader:
+    def open(self) -> _StagedReader:
         return self
 
-    def keys(self, item: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, item: str) -> Iterator[pa.RecordBatch]:
         for path, _ in json.loads(item):
             yield self.table.read_keys(path)

@@ -80,6 +80,8 @@ class Setting:
     deleting: frozenset[int] = frozenset()
     # Whether there are more keys than one task holds.
     has_large_index: bool = False
+    # Whether starts leave the commit to the user, but the last ones.
+    is_staged: bool = False
     # Whether each batch is a checkpoint, so that all rows wait in chunks until their task ends.
     is_slow: bool = False
 
@@ -153,6 +155,9 @@ class Setting:
             drawn = replace(drawn, has_large_index=chance.of(2) == 1)
         if drawn.is_priced and not (drawn.is_derived and not drawn.is_scan) and chance.of(2):
             drawn = replace(drawn, budget=float(1 + chance.of(max(1, drawn.rows))))
+        # Drawn for some, so that others keep their histories.
+        if drawn.is_priced and not drawn.low_bounds:
+            drawn = replace(drawn, is_staged=chance.of(3) == 1)
         return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
 
     def as_spared(self) -> Setting:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Watch until the run has ended; return 0 if it is committed, 3 if it has stopped.
+    """Watch until the run has ended; return 0 if it is committed or ready, 3 if it has stopped.
 
     Raises:
         SettingsError: No store is named, the duration is invalid, or with --once there is no such

@@ -22,6 +22,7 @@ from holdfast.model.records import (
     Merged,
     Pinned,
     Plan,
+    Ready,
     Receipt,
     Record,
     Refused,
@@ -37,6 +38,10 @@ from holdfast.text import age, command
 # ---- What the next start of a run would do, and what the user should do
 
 _GO_ON = "run the same script again, with the same run id"
+_COMMIT_IT = (
+    "look at the rows with run.staged_rows(), then call run.commit(); or abort the run, and "
+    "nothing was in the table"
+)
 _OVER_BUDGET = BudgetReachedError.__name__
 
 
@@ -69,6 +74,8 @@ def next_step(seen: Observation, ports: Ports) -> NextStep:
     if state == "aborted":
         return after_abort(seen)
     steps = _steps(seen)
+    if state == "ready":
+        return NextStep(advice=_COMMIT_IT, start_would=steps)
     if (alive := driver_alive(seen, ports)) is not None:
         waits = f"wait, as {alive}; resume when it has ended"
         return NextStep(
@@ -195,12 +202,14 @@ def standing_of(seen: Observation, heard_at: float, now: float) -> tuple[str, To
             fix = ": give it a higher budget="
         again = _start_again(seen.progress.good_rows)
         return "stopped", "act", f"The last start ended{reason}{said}{fix}. {again}"
-    if _may_be_alive(seen, heard_at, now):
+    if state != "ready" and _may_be_alive(seen, heard_at, now):
         return "running", "busy", "Nothing to do: look again later, or use holdfast watch."
-    return _silent(seen)
+    return _waiting(seen)
 
 
-def _silent(seen: Observation) -> tuple[str, Tone, str]:
+def _waiting(seen: Observation) -> tuple[str, Tone, str]:
+    if seen.progress.state == "ready":
+        return "ready", "act", f"Everything is staged and checked: {_COMMIT_IT}."
     if seen.progress.state == "staged":
         return "staged", "act", "Start the same script again: only the commit is missing."
     again = _start_again(seen.progress.good_rows)
@@ -248,6 +257,7 @@ def doing(progress: Progress | None, reason: str) -> str:
     text = {
         "staged": "all rows staged; committing",
         "committed": "committed",
+        "ready": "ready to be committed",
         "stopped": f"stopped{why}",
         "aborted": f"aborted{why}",
     }.get(progress.state)
@@ -400,6 +410,16 @@ def _(body: Merged) -> str:
     groups = counted(body.merges.records, "group")
     how = "stand" if body.is_written else "are about to be written, to stand"
     return f"{groups} of files {how} for many small ones in the table"
+
+
+@words_of.register
+def _(body: Ready) -> str:
+    gone = replaced_by(body)
+    place = f", in place of {gone}" if gone else ""
+    return (
+        f"ready: {counted(body.rows, 'row')} in {counted(body.files, 'file')} "
+        f"({readable_size(body.size_bytes)}){place} are staged and checked; the user commits them"
+    )
 
 
 @words_of.register

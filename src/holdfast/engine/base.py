@@ -355,7 +355,7 @@ class Indexes:
         if not files:
             return None
         plan = FindPlan(
-            reader=self.sink.key_reader(view, self.options.on_columns),
+            reader=self.sink.staged_reader(view, self.options.on_columns),
             index=index,
             limits=self.options.limits,
         )
@@ -406,7 +406,7 @@ class Indexes:
         self.sink.refuse_missing_files(view, groups)
         log_step(self.ledger.run_id, f"sorts the keys of {rows:,} rows")
         files = [(file.path, file.size_bytes, file.rows) for file in with_keys]
-        reader = self.sink.key_reader(view, self.options.on_columns)
+        reader = self.sink.staged_reader(view, self.options.on_columns)
         built = [Built(is_too_large=True)] if rows > SMALL_ROWS else []
         if not built:
             plan = IndexPlan(

@@ -45,6 +45,8 @@ _ATTEMPTS_MAX = 100
 _REPLACE_ATTEMPTS_MAX = 21
 # Give up sooner on a catalog that never answers clearly than on one that is merely busy.
 _UNKNOWN_MAX = 20
+# How often a rehearsal looks for what would be removed, while others change the table.
+_REHEARSALS_MAX = 3
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 5.0
 # A look that is older when the files have been asked for is repeated.
@@ -207,6 +209,33 @@ class Commit:
         if tally.unknown:
             raise self._unknown(f"{tally.unknown} posts without a clear answer")
         raise CommitConflictError(table=self.sink.name, attempts=attempts_max)
+
+    def rehearse(self, change: Change, schemas: Sequence[dict[str, Any]]) -> Landed | Change:
+        """Check what `publish` would post, and find out what it would remove; post nothing.
+
+        Args:
+            change: As for `publish`.
+            schemas: As for `publish`.
+
+        Returns:
+            The change, with what it removes if the table did not change meanwhile; or, if an
+            earlier start's post has landed, that.
+
+        Raises:
+            TableChangedError: The staged files no longer fit the table.
+            StagedFileMissingError: A staged file is gone.
+            CatalogUnavailableError: The catalog does not answer.
+        """
+        view = self.load()
+        if (landed := self.look(view)) is not None:
+            return landed
+        self.sink.refuse_missing_files(view, change.adds)
+        self.sink.check(view, schemas, change.adds)
+        if view.parent_snapshot_id is None:
+            return change
+        # A search for rows to replace changes the change: what it has written is known then.
+        tries = (self._with_loss(self.load(), change, "none") for _ in range(_REHEARSALS_MAX))
+        return next((found for found in tries if found is not None), change)
 
     def _try_once(
         self,

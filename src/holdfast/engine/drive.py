@@ -23,6 +23,7 @@ from holdfast.errors import (
     InputChangedError,
     RunAbortedError,
     RunMismatchError,
+    RunNotReadyError,
     SchemaMismatchError,
     StagedFileMissingError,
 )
@@ -32,7 +33,7 @@ from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import Span, changed_columns
 from holdfast.model.history import starts_of
 from holdfast.model.identity import Identity
-from holdfast.model.records import Claim, PartReference, Seal
+from holdfast.model.records import Claim, PartReference, Ready, Seal
 from holdfast.model.report import Compared, Outcome, Report
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.sinks.base import Change, MayLack, RowsMovedError, Sink, TableView, WriterSpec
@@ -77,6 +78,7 @@ class Driver:
         check_output: Raises if the job's output will not fit the table, as far as that is known
             before it runs. Not called for a run that has landed.
         moving: What to do about rows of the table that others move, if they are the input.
+        ready: What an earlier start has staged, if this one only commits it.
     """
 
     ledger: Ledger
@@ -85,6 +87,7 @@ class Driver:
     prepared: Prepared | None = None
     check_output: Callable[[WriterSpec], object] = lambda _spec: None
     moving: MovingRows | None = None
+    ready: Ready | None = None
 
     def write(self, view: TableView, identity: Identity, options: WriteOptions) -> Report:
         """Write the transformed input to the table once, in the run's mode.
@@ -129,7 +132,9 @@ class Driver:
         heartbeat: Heartbeat | None = None
         try:
             if self.prepared is None:
-                claim = claim_run(ledger, options, is_new=run_file.nonce == nonce)
+                is_new = run_file.nonce == nonce
+                known = self.ready is None  # A commit does not know the transform.
+                claim = claim_run(ledger, options, compare_code=known, is_new=is_new)
                 book = Workbook(ledger)
             else:
                 claim, book = claim_again(ledger, options), self.prepared.book
@@ -168,6 +173,8 @@ class Driver:
         landed = commit.look(None if commit.log.intents else view)
         if landed is not None:
             return self._after_landing(commit, landed, by, options, book)
+        if self.ready is not None:
+            return self._commit_ready(commit, view, options, book, self.ready)
         self.input.settle(self.ledger, compare=True)
         writer = self._writer_spec(view, options)
         self.check_output(writer)
@@ -197,11 +204,34 @@ class Driver:
         kept = book.work
         if book.is_complete and options.verify_input and self._has_changed(book, options):
             book.reopen()  # The next pass takes the new rows, or raises.
-        landed = self._publish(commit, passes, book, options)
-        if options.verify_input and landed.receipt.staged.name != book.seal().name:
+        done = self._publish(commit, passes, book, options)
+        if isinstance(done, Ready):
+            return self._whole_report(self._ready_report(done, by), book, kept, options)
+        if options.verify_input and done.receipt.staged.name != book.seal().name:
             # An earlier start's post landed in the meantime, without the rows added since.
-            self._compare(book, landed.receipt.staged, options)
-        return self._whole_report(self._report(landed, "committed", by), book, kept, options)
+            self._compare(book, done.receipt.staged, options)
+        return self._whole_report(self._report(done, "committed", by), book, kept, options)
+
+    def _commit_ready(
+        self, commit: Commit, view: TableView, options: WriteOptions, book: Workbook, ready: Ready
+    ) -> Report:
+        """Commit what an earlier start has staged, and nothing else.
+
+        Raises:
+            RunNotReadyError: It is not all that is staged now.
+            StagedFileMissingError: A staged file is gone.
+            TableChangedError: The staged files no longer fit the table.
+        """
+        book.inherit()
+        if not book.is_complete or commit.log.ready != ready or book.seal().name != ready.work.name:
+            reason = "another start has changed what is staged"
+            raise RunNotReadyError(run_id=commit.run_id, reason=reason)
+        self.sink.check(view, book.schemas, [])
+        commit.replaced.settle(view, options, book.work.adds)
+        landed = self._publish_once(commit, book, options)
+        assert isinstance(landed, Landed)  # noqa: S101 - the options say to commit.
+        report = self._report(landed, "committed", None)
+        return self._whole_report(report, book, book.work, options)
 
     def _whole_report(
         self, report: Report, book: Workbook, kept: Work, options: WriteOptions
@@ -278,6 +308,24 @@ class Driver:
             still_in_table="yes" if landed.present else "unknown",
         )
 
+    def _ready_report(self, ready: Ready, compared: Compared) -> Report:
+        """Return the part of the report that a start has which stops before the commit."""
+        return Report(
+            run_id=self.ledger.run_id,
+            table=self.sink.name,
+            outcome="ready",
+            snapshot_id=None,
+            rows=ready.rows,
+            files=ready.files,
+            size_bytes=ready.size_bytes,
+            posts=0,
+            replaced_files=ready.removed_files,
+            replaced_rows=ready.removed_rows,
+            replaced_partitions=ready.removed_partitions,
+            deleted_keys=ready.deleted_keys,
+            input_compared=compared,
+        )
+
     def _refuse_misfit(self, view: TableView, options: WriteOptions) -> None:
         """Refuse a new run whose output cannot fit, before it leaves anything in the store.
 
@@ -314,7 +362,7 @@ class Driver:
 
     def _publish(
         self, commit: Commit, passes: Passes, book: Workbook, options: WriteOptions
-    ) -> Landed:
+    ) -> Landed | Ready:
         stagings = moves = 0
         while True:
             try:
@@ -340,7 +388,9 @@ class Driver:
                     raise
                 passes.take_more_rows(self._writer_spec(commit.load(), options))
 
-    def _publish_once(self, commit: Commit, book: Workbook, options: WriteOptions) -> Landed:
+    def _publish_once(
+        self, commit: Commit, book: Workbook, options: WriteOptions
+    ) -> Landed | Ready:
         renew(self.ledger, commit, book)
         removes = removes_of(commit.run_file.identity)
         reference = book.seal()
@@ -381,7 +431,34 @@ class Driver:
                 tally=book.tally,
             )
             commit = replace(commit, rewrites=rewrites)
-        return commit.publish(change, reference, book.schemas)
+        if options.commit:
+            return commit.publish(change, reference, book.schemas)
+        found = commit.rehearse(change, book.schemas)
+        return found if isinstance(found, Landed) else self._leave_ready(found, reference, options)
+
+    def _leave_ready(
+        self, change: Change, reference: PartReference, options: WriteOptions
+    ) -> Ready:
+        """Record that all work is staged and checked, and what a commit needs to know."""
+        totals = StagedTotals.of(change.adds)
+        ready = Ready(
+            work=reference,
+            rows=totals.rows,
+            files=totals.files,
+            size_bytes=totals.size_bytes,
+            removed_files=change.loss.files,
+            removed_rows=change.loss.rows,
+            removed_partitions=change.loss.partitions,
+            deleted_keys=change.deleted_keys,
+            allow_empty=options.allow_empty,
+            if_table_changed=options.if_table_changed,
+            isolation_level=options.isolation_level,
+            based_on=options.based_on,
+            write_mode=options.write_mode,
+        )
+        self.ledger.log.append(ready)
+        log_step(self.ledger.run_id, f"ready: {totals.rows:,} rows are staged, and not committed")
+        return ready
 
     def _has_changed(self, book: Workbook, options: WriteOptions) -> bool:
         """Whether the input differs from what the run has covered, or cannot be compared."""

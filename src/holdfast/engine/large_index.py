@@ -20,7 +20,7 @@ from holdfast.ledger.row_files import damage_at
 from holdfast.model.limits import Limits
 from holdfast.model.records import Indexed
 from holdfast.model.report import counted
-from holdfast.sinks.base import KeyReaderSpec
+from holdfast.sinks.base import StagedReaderSpec
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
 from holdfast.worker.key_index import Built, file_item
 from holdfast.worker.key_values import united_stretches
@@ -48,7 +48,7 @@ class LargeIndex:
     ledger: Ledger
     table: str
     submitter: Submitter
-    reader: KeyReaderSpec = field(repr=False)
+    reader: StagedReaderSpec = field(repr=False)
     limits: Limits
     # What the keys are those of: see `Indexed`.
     work: str

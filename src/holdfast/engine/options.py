@@ -77,6 +77,8 @@ class WriteOptions:
     cost: float | Callable[[Any], float] = 0.0
     # The most that the answers of all starts may cost together.
     budget: float | None = None
+    # Whether the write ends in a commit; if not, the user commits what it has staged.
+    commit: bool = True
     # For a write that replaces rows: whether no rows may replace all; what to do if those that it
     # replaces have changed since it began; and the snapshot that its input was computed from.
     allow_empty: bool = False
@@ -104,6 +106,7 @@ class WriteOptions:
         _one_of("batch_format", self.batch_format, BatchFormat)
         _true_or_false("one_to_one", self.one_to_one)
         _true_or_false("strict_code", self.strict_code)
+        _true_or_false("commit", self.commit)
         _one_of("missing_columns", self.missing_columns, MissingColumns)
         _one_of("on_error", self.on_error, OnError)
         _true_or_false("allow_empty", self.allow_empty)
@@ -115,6 +118,7 @@ class WriteOptions:
         if self.on is not None and not _are_names(self.on_columns):
             cure = "name the column, or the columns, to merge on; each once"
             raise SettingsError(what=f"on={self.on!r}", cure=cure)
+        self._refuse_unkept()
         _one_of("write_mode", self.write_mode, WriteMode, optional=True)
         self._refuse_delete_column()
         _whole_number("based_on", self.based_on, least=1, optional=True)
@@ -143,6 +147,21 @@ class WriteOptions:
             if self.batch_format != "arrow":
                 cure = "leave it out: a function of one row gets a dict"
                 raise SettingsError(what="batch_format cannot be used with per_row", cure=cure)
+
+    def _refuse_unkept(self) -> None:
+        """Refuse a filter that a later commit could not read in the run's log.
+
+        Raises:
+            SettingsError: It has a value that JSON lacks.
+        """
+        if self.commit or self.where is None or isinstance(self.where, str):
+            return
+        try:
+            json.dumps(self.where)
+        except TypeError as error:
+            cure = "write the filter as a string, as in \"day = '2026-11-19'\""
+            what = f"where= has a value that commit=False cannot keep: {error}"
+            raise SettingsError(what=what, cure=cure) from error
 
     def _refuse_costs(self) -> None:
         """Refuse a cost or a budget that is no amount.
@@ -202,6 +221,14 @@ class WriteOptions:
         if self.where is None or isinstance(self.where, str):
             return self.where or ""
         return json.dumps(self.where, default=str)
+
+    @staticmethod
+    def where_of(text: str) -> Filter | None:
+        """Return the filter that a string of `where_text` stands for."""
+        if text.startswith("["):
+            found: Sequence[Any] = json.loads(text)
+            return found
+        return text or None
 
     def errors_max(self, rows: int) -> int:
         """Return how many of `rows` rows may be quarantined."""

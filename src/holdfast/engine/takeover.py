@@ -23,7 +23,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers
-from holdfast.model.records import Abort, Claim, Receipt, Stop
+from holdfast.model.records import Abort, Claim, Ready, Receipt, Stop
 from holdfast.text import printable, warn_caller, without_passwords
 
 # The heartbeat interval of a driver without checkpoints.
@@ -306,7 +306,7 @@ def _has_ended(log: RunLog, ports: Ports) -> bool:
     claim = log.claims[number]
     if any(isinstance(record.body, Receipt | Abort) for record in log.records):
         return True
-    if any(isinstance(record.body, Stop) for record in log.records[number:]):
+    if any(isinstance(record.body, Stop | Ready) for record in log.records[number:]):
         return True
     if not claim.machine or claim.machine != ports.machine:
         return False

@@ -27,7 +27,7 @@ from holdfast.ledger.task_log import read_logs
 from holdfast.model.coverage import InputSums
 from holdfast.model.history import Progress, RunState, RunStatus, Start, progress_of, starts_of
 from holdfast.model.identity import Identity
-from holdfast.model.records import PartReference, Plan, Receipt, Record, Seal, Stop
+from holdfast.model.records import PartReference, Plan, Ready, Receipt, Record, Seal, Stop
 from holdfast.model.stored import decode_run_id, is_run_folder
 from holdfast.model.work import Chunk, TaskRecord, Work
 from holdfast.storage.port import Storage
@@ -182,6 +182,8 @@ def state_of(log: RunLog, last: Seal | None) -> RunState:
         return "new"
     if isinstance(log.records[-1].body, Stop):
         return "stopped"
+    if isinstance(log.records[-1].body, Ready):
+        return "ready"
     return "staged" if last is not None and last.complete else "started"
 
 

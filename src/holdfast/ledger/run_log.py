@@ -41,6 +41,7 @@ from holdfast.model.records import (
     PartReference,
     Pinned,
     Plan,
+    Ready,
     Receipt,
     Record,
     Refused,
@@ -239,6 +240,26 @@ class RunLog:
     def renewals(self) -> list[PartReference]:
         """The parts that list copies that drivers have made, or were about to make."""
         return [record.body.work for record in self._records if isinstance(record.body, Renewal)]
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the last start that was not to commit has staged, if no later one has changed it.
+
+        A commit may copy files that have waited for long: its seal lists the same rows.
+        """
+        found: Ready | None = None
+        seal: Seal | None = None
+        for record in self._records:
+            body = record.body
+            if isinstance(body, Ready):
+                found = body
+            elif isinstance(body, Plan):
+                found = None
+            elif isinstance(body, Seal):
+                is_same = seal is not None and body.complete and body.covered == seal.covered
+                found = replace(found, work=body.work) if found and is_same else None
+                seal = body
+        return found
 
     @property
     def began_at(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from holdfast.model.records import Abort, Body, Claim, Plan, Receipt, Record, Stop
+from holdfast.model.records import Abort, Body, Claim, Plan, Ready, Receipt, Record, Stop
 from holdfast.model.report import budget_text
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import done_of, printable
@@ -16,7 +16,7 @@ from holdfast.text import done_of, printable
 
 # "": the last start, without a recorded end: it may be running. "gone": another start came after
 # it, and it left no stop record: it was killed, or taken over.
-StartEnd = Literal["", "committed", "stopped", "aborted", "gone"]
+StartEnd = Literal["", "committed", "ready", "stopped", "aborted", "gone"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +105,8 @@ def _go_on(start: Start, body: Body, at: float) -> None:
         start.passes[-1].plan = body
     elif isinstance(body, Stop):
         start.end, start.reason, start.message = "stopped", body.reason, body.message
+    elif isinstance(body, Ready):
+        start.end, start.reason, start.message = "ready", "", ""
     elif isinstance(body, Abort):
         start.end, start.reason, start.message = "aborted", body.reason, ""
     elif isinstance(body, Receipt):
@@ -136,9 +138,12 @@ def _begun(number: int, claim: Claim, at: float) -> Start:
 # ---- Status: what a run's ledger says, in readable form
 
 # "started": a driver has claimed it, alive or dead. "stopped": its driver left a stop record.
-# "staged": all rows are in table files, and only the commit is missing. "damaged": its ledger
-# cannot be read; a list of runs continues with the next one.
-RunState = Literal["new", "started", "stopped", "staged", "committed", "aborted", "damaged"]
+# "staged": all rows are in table files, and only the commit is missing. "ready": so they are, and
+# the user commits them. "damaged": its ledger cannot be read; a list of runs continues with the
+# next one.
+RunState = Literal[
+    "new", "started", "stopped", "staged", "ready", "committed", "aborted", "damaged"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,8 +210,30 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """All work is staged and checked, and its driver leaves the commit to its user."""
+
+    # The part that lists the work.
+    work: PartReference
+    rows: Count
+    files: Count
+    size_bytes: Count
+    # What it would have replaced then: see `Intent`.
+    removed_files: Count
+    removed_rows: Count
+    removed_partitions: Count
+    deleted_keys: Count
+    # The options that a commit needs, as they were given.
+    allow_empty: bool
+    if_table_changed: str
+    isolation_level: str
+    based_on: Id | None
+    write_mode: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """The run is aborted: final, and fences like a claim; only a receipt can follow it."""
+    """The run is aborted: final, and fences like a claim; only the outcome of its posts follows."""
 
     reason: str
     # The user states that the table is gone, so it cannot show the outcome of a post.
@@ -290,6 +312,7 @@ Body = (
     | Rewritten
     | Indexed
     | Merged
+    | Ready
 )
 _KINDS: dict[str, type[Body]] = {
     "claim": Claim,
@@ -306,6 +329,7 @@ _KINDS: dict[str, type[Body]] = {
     "rewritten": Rewritten,
     "indexed": Indexed,
     "merged": Merged,
+    "ready": Ready,
 }
 
 

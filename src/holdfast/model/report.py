@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from holdfast.model.merging import MergeCounts
-from holdfast.model.records import Intent, Receipt
+from holdfast.model.records import Intent, Ready, Receipt
 from holdfast.text import printable
 
-Outcome = Literal["committed", "already_committed"]
+# "ready": everything is staged and checked, and the user commits it.
+Outcome = Literal["committed", "already_committed", "ready"]
 Presence = Literal["yes", "unknown"]
 # "keys" and "rows": see `verify_input=`. "files": the files of a scan, which are pinned.
 Compared = Literal["keys", "rows", "files"] | None
@@ -22,6 +23,7 @@ _COMPARED: Mapping[Compared, str] = {
     None: "not compared",
 }
 _KILO = 1000
+_NEXT = "run.staged_rows() shows the rows, run.commit() commits them"
 # Sums of costs are rounded.
 _ROUNDING = 1e-9
 _MINUTE_S = 60
@@ -42,7 +44,8 @@ class Report:
     run_id: str
     table: str
     outcome: Outcome
-    snapshot_id: int
+    # None if nothing was committed.
+    snapshot_id: int | None
     rows: int
     files: int
     size_bytes: int
@@ -131,24 +134,17 @@ class Report:
             ("run", self.run_id),
             ("table", self.table),
             ("outcome", self.outcome.replace("_", " ")),
-            # A Lance dataset is named by its location, and counts its versions.
-            ("version" if "://" in self.table else "snapshot", str(self.snapshot_id)),
+            *self._version(),
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
         ]
         replaced = replaced_text(self.replaced_rows, self.replaced_files, self.replaced_partitions)
         if replaced:
-            lines.append(("replaced", f"{replaced}{self._how()}"))
+            lines.append((self._tense("replaces", "replaced"), f"{replaced}{self._how()}"))
         lines += _merge_lines(self.upserts)
         if self.searched_files:
             lines.append(("searched", self._searched()))
-        if self.outcome == "committed":
-            passes = f" in {self.passes} passes" if self.passes > 1 else ""
-            lines.append(("tasks", f"{self.tasks:,}{passes}"))
-            again = (
-                ", each for the rows that were there then" if replaced and self.posts > 1 else ""
-            )
-            lines.append(("posts", f"{self.posts:,}{again}"))
+        lines += self._effort()
         if self.kept_rows:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
@@ -178,7 +174,29 @@ class Report:
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history no longer shows it"))
         lines.append(("time", f"{self.seconds:.1f} s"))
+        lines += [("next", _NEXT)] if self.outcome == "ready" else []
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
+
+    def _version(self) -> list[tuple[str, str]]:
+        if self.snapshot_id is None:
+            return []
+        # A Lance dataset is named by its location, and counts its versions.
+        return [("version" if "://" in self.table else "snapshot", str(self.snapshot_id))]
+
+    def _tense(self, present: str, past: str) -> str:
+        return present if self.outcome == "ready" else past
+
+    def _effort(self) -> list[tuple[str, str]]:
+        """Return how many tasks ran, and how often the result was posted."""
+        if self.outcome == "already_committed":
+            return []
+        passes = f" in {self.passes} passes" if self.passes > 1 else ""
+        tasks = ("tasks", f"{self.tasks:,}{passes}")
+        if self.outcome == "ready":
+            return [tasks]
+        is_anew = self.replaced_files and self.posts > 1
+        again = ", each for the rows that were there then" if is_anew else ""
+        return [tasks, ("posts", f"{self.posts:,}{again}")]
 
     def _how(self) -> str:
         """Say what was written to replace rows among others; empty if whole files went."""
@@ -296,8 +314,8 @@ def replaced_text(rows: int, files: int, partitions: int) -> str:
     return f"{counted(rows, 'row')} in {counted(files, 'file')}{of}"
 
 
-def replaced_by(record: Intent | Receipt) -> str:
-    """Return what a post replaces, or has replaced; empty for nothing."""
+def replaced_by(record: Intent | Receipt | Ready) -> str:
+    """Return what a post replaces, has replaced, or would; empty for nothing."""
     return replaced_text(record.removed_rows, record.removed_files, record.removed_partitions)
 
 

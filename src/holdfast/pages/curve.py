@@ -31,9 +31,16 @@ END_WORDS = {
     "gone": "killed or taken over",
     "stopped": "stopped with an error",
     "committed": "committed",
+    "ready": "ready to be committed",
     "aborted": "aborted",
 }
-_END_INKS = {"gone": FAILED, "stopped": WAITING, "committed": KEPT, "aborted": PLAIN}
+_END_INKS = {
+    "gone": FAILED,
+    "stopped": WAITING,
+    "ready": WAITING,
+    "committed": KEPT,
+    "aborted": PLAIN,
+}
 # In full, and for a place with little room.
 _FLAT_WORDS = {
     "stopped": ("stopped", "stopped"),

@@ -107,7 +107,7 @@ def moment(written_at: float, starts: Sequence[Start], at: int) -> float:
         at: The position of the start that wrote it.
     """
     start = starts[at]
-    if start.end in {"committed", "aborted", "stopped"}:
+    if start.end in {"committed", "ready", "aborted", "stopped"}:
         latest = start.last_at
     else:
         latest = starts[at + 1].began_at if at + 1 < len(starts) else float("inf")
@@ -141,7 +141,7 @@ def _no_job(start: Start, one: Pass) -> str:
     """Return why nothing was run under a claim."""
     if one is not start.passes[-1]:
         return "no job"
-    if start.end == "committed":
+    if start.end in {"committed", "ready"}:
         return "no job: only the commit was left"
     return "ended before a job was planned" if start.end else "no job is planned yet"
 

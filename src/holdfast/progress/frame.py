@@ -126,6 +126,7 @@ class Frame:
         """Whether nothing more will happen without a new start."""
         return self.progress is not None and self.progress.state in {
             "committed",
+            "ready",
             "stopped",
             "aborted",
         }

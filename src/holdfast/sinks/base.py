@@ -106,25 +106,25 @@ class RewriterSpec(Protocol):
         """Return a rewriter whose files carry the task's name, which no other task has."""
 
 
-class KeyReader(Protocol):
-    """Reads the key columns of staged files on an executor."""
+class StagedReader(Protocol):
+    """Reads columns of staged files on an executor."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The key columns, as the table has them."""
+        """The columns, as the table has them."""
 
-    def keys(self, item: str) -> Iterator[pa.RecordBatch]:
-        """Yield the keys of a work item: paths and sizes of staged files, as JSON.
+    def rows(self, item: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a work item: paths and sizes of staged files, as JSON.
 
         Raises:
             FileNotFoundError: A file is gone.
         """
 
 
-class KeyReaderSpec(Protocol):
-    """All that an executor needs to read keys. Pickled with the task, never stored."""
+class StagedReaderSpec(Protocol):
+    """All that an executor needs to read staged files. Pickled with the task, never stored."""
 
-    def open(self) -> KeyReader:
+    def open(self) -> StagedReader:
         """Return a reader."""
 
 
@@ -342,15 +342,16 @@ class Sink(Protocol):
             SettingsError: The filter or the columns do not fit the table.
         """
 
-    def key_reader(self, view: TableView, on: Sequence[str]) -> KeyReaderSpec:
-        """Return what executors need to read key columns of staged files.
+    def staged_reader(self, view: TableView, on: Sequence[str] = ()) -> StagedReaderSpec:
+        """Return what executors need to read staged files.
 
         Args:
             view: A fresh look at the table.
-            on: The key columns.
+            on: The key columns, if only those are read; else all columns are.
 
         Raises:
             SettingsError: The columns do not fit the table.
+            UnsupportedTableError: Staged files of this table cannot be read before they are in it.
         """
 
     def key_meaning(self, view: TableView, on: Sequence[str]) -> str:

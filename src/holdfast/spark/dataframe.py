@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructType
 
 from holdfast.errors import HoldfastError
 from holdfast.ledger.row_files import KeyFiles, read_chunk
+from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import InputSums, KeyExamples
-from holdfast.model.work import Chunk
+from holdfast.model.work import Chunk, StagedFile
+from holdfast.sinks.base import StagedReaderSpec
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.spark.jobs import JobsBeside, SparkJobs, run_plan, spark_errors
@@ -281,7 +285,7 @@ class DataFrameSubmitter:
             return overlaps(self._df, self._key, finished)
 
 
-# ---- The failed rows of a run as a DataFrame, read from the ledger by executors
+# ---- A run's failed or staged rows as a DataFrame, read by executors
 
 # Few tasks, so that a retry does not make many small files; a task makes many calls at once.
 _ROWS_PER_TASK, _TASKS_MAX = 1_000, 200
@@ -327,3 +331,85 @@ def _quarantine_reader(
                 yield from rows.cast(schema).to_batches()
 
     return read
+
+
+# So that a task reads some files, and a small run has few tasks.
+_STAGED_ROWS_PER_TASK = 100_000
+
+
+def staged_frame(
+    session: SparkSession, reader: StagedReaderSpec, files: Sequence[StagedFile]
+) -> SparkDataFrame:
+    """Return the rows of staged files. Spark lacks some types: such columns get the nearest one.
+
+    Args:
+        session: The session to read them in.
+        reader: Reads them on executors.
+        files: The files.
+    """
+    arrow = readable_schema(reader.open().schema)
+    schema = from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+    if not files:
+        return session.createDataFrame([], schema)
+    # Pickled on the driver and loaded on executors; never stored.
+    payload: bytes = cloudpickle.dumps((reader, arrow))  # type: ignore[no-untyped-call]
+    items = [(json.dumps([[file.path, file.size_bytes]]),) for file in files]
+    named = session.createDataFrame(items, "item string")
+    rows = sum(file.rows for file in files)
+    parts = min(rows // _STAGED_ROWS_PER_TASK + 1, len(files))
+    return named.repartition(parts).mapInArrow(_staged_reader(payload), schema)
+
+
+def _staged_reader(
+    payload: bytes,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spec, schema = pickle.loads(payload)  # noqa: S301 - from Spark, not storage.
+        reader = spec.open()
+        for batch in batches:
+            for item in batch.column("item").to_pylist():
+                for rows in reader.rows(item):
+                    table = pa.Table.from_batches([rows.replace_schema_metadata(None)])
+                    yield from table.cast(schema, safe=False).to_batches()
+
+    return read
+
+
+def readable_schema(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the types that Spark has for theirs."""
+    fields = [pa.field(field.name, _readable(field.type), field.nullable) for field in schema]
+    return pa.schema(fields)
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct(
+            [(f.name, _readable(f.type)) for f in map(kind.field, range(kind.num_fields))]
+        )
+    if pt.is_map(kind):
+        return pa.map_(_readable(kind.key_type), _readable(kind.item_type))
+    if is_any_list(kind):
+        return pa.list_(_readable(kind.value_type))
+    if pt.is_dictionary(kind):
+        return _readable(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _readable(kind.storage_type)
+    return next((found for is_kind, found in _NEAREST if is_kind(kind)), kind)
+
+
+_NEAREST: Sequence[tuple[Callable[[pa.DataType], bool], pa.DataType]] = (
+    (pt.is_fixed_size_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_time, pa.string()),
+    (pt.is_uint8, pa.int16()),
+    (pt.is_uint16, pa.int32()),
+    (pt.is_uint32, pa.int64()),
+    (pt.is_uint64, pa.decimal128(20, 0)),
+    (pt.is_float16, pa.float32()),
+    (pt.is_date64, pa.date32()),
+    # Spark counts microseconds.
+    (lambda kind: pt.is_timestamp(kind) and kind.tz is None, pa.timestamp("us")),
+    (pt.is_timestamp, pa.timestamp("us", "UTC")),
+    (pt.is_duration, pa.duration("us")),
+)

@@ -26,7 +26,7 @@ from holdfast.ledger.parts import IndexFile, KeyPiece
 from holdfast.ledger.row_files import arrow_batches
 from holdfast.ledger.store import answers
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.sinks.base import KeyReaderSpec
+from holdfast.sinks.base import StagedReaderSpec
 from holdfast.storage.port import Storage, StorageError
 from holdfast.storage.runtime import io_runtime, read_ahead
 from holdfast.worker.key_index import Built, write_keys
@@ -51,7 +51,7 @@ _EXAMPLES = 3
 class PiecePlan:
     """The work of the job that divides keys by hash. Pickled on the driver, never stored."""
 
-    reader: KeyReaderSpec
+    reader: StagedReaderSpec
     storage: Storage = field(repr=False)
     layout: RunLayout
     name: str
@@ -63,7 +63,7 @@ class PiecePlan:
         """Write the keys of each work item as pieces. Runs on an executor."""
         reader, pieces = self.reader.open(), []
         with io_runtime().bounded(self.limits.in_flight_bytes):
-            keys = (batch for item in item_texts(batches) for batch in reader.keys(item))
+            keys = (batch for item in item_texts(batches) for batch in reader.rows(item))
             for number, portion in enumerate(_portions(keys)):
                 name = f"{self.name}-{place:05d}-{attempt}-{number}.keys"
                 pieces.append(self._written(name, portion).to_json())

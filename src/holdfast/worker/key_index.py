@@ -29,7 +29,7 @@ from holdfast.ledger.parts import IndexFile
 from holdfast.ledger.row_files import damage_at, parquet_batches
 from holdfast.ledger.store import read_whole
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.sinks.base import KeyReaderSpec
+from holdfast.sinks.base import StagedReaderSpec
 from holdfast.storage.port import Storage
 from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import DigestingArrowFile
@@ -176,7 +176,7 @@ _last_read: tuple[tuple[IndexFile, ...], BucketSearch | _InMemory | None] = ((),
 class IndexPlan:
     """The work of the job that builds an index. Pickled on the driver, never stored."""
 
-    reader: KeyReaderSpec
+    reader: StagedReaderSpec
     storage: Storage = field(repr=False)
     layout: RunLayout
     name: str
@@ -189,7 +189,7 @@ class IndexPlan:
             for number, item in enumerate(item_texts(batches)):
                 name = f"{self.name}-{place:05d}-{attempt}-{number}.parquet"
                 held, size = [], 0
-                for batch in reader.keys(item):
+                for batch in reader.rows(item):
                     held.append(batch)
                     size += batch.nbytes
                     if size > SMALL_BYTES:
@@ -225,7 +225,7 @@ class IndexPlan:
 class FindPlan:
     """The work of the job that finds keys of staged files in the index. Pickled on the driver."""
 
-    reader: KeyReaderSpec
+    reader: StagedReaderSpec
     index: KeyIndex
     limits: Limits = DEFAULT_LIMITS
 
@@ -238,7 +238,7 @@ class FindPlan:
         reader, found = self.reader.open(), []
         with io_runtime().bounded(self.limits.in_flight_bytes):
             for item in item_texts(batches):
-                keys = (batch.columns for batch in reader.keys(item))
+                keys = (batch.columns for batch in reader.rows(item))
                 places = np.concatenate([np.zeros(0, np.int64), *self.index.search(keys)])
                 if (places < 0).any():
                     uri = self.index.layout.part(self.index.name)

@@ -35,7 +35,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Indexed, Rewritten
 from holdfast.model.report import Report
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
-from holdfast.sinks.iceberg.matching import IcebergKeyReader
+from holdfast.sinks.iceberg.matching import IcebergStagedReader
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sources.parquet import scan_parquet
 from holdfast.worker.key_index import IndexPlan
@@ -467,8 +467,8 @@ def test_an_index_that_lacks_keys_is_not_used(
     made: Merged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of the others would be there twice."""
-    keys = IcebergKeyReader.keys
-    monkeypatch.setattr(IcebergKeyReader, "keys", lambda *args: list(keys(*args))[1:])
+    rows = IcebergStagedReader.rows
+    monkeypatch.setattr(IcebergStagedReader, "rows", lambda *args: list(rows(*args))[1:])
     with pytest.raises(JobFailedError, match="does not hold the keys of all staged rows"):
         made.start(3, 305)
     assert made.rows == OLD

@@ -107,7 +107,7 @@ class Columns:
         """Return itself."""
         return self
 
-    def keys(self, _item: str) -> Iterator[pa.RecordBatch]:
+    def rows(self, _item: str) -> Iterator[pa.RecordBatch]:
         """Yield the keys."""
         yield from self.batches
 

@@ -49,8 +49,9 @@ from holdfast.storage.runtime import io_runtime
 _ENABLED = "commit.manifest-merge.enabled"
 # Manifests with other headers, as after a change of the table's schema, are joined apart.
 _KINDS_MAX = 8
-# Readers decode manifests in parallel, so one is not much larger even if its entries are small.
-_FILES_MAX = 25_000
+# Readers decode manifests in parallel, so one is no larger even if its entries are small. Java,
+# too, begins another for each 10,000 files, as long as it has cores.
+_FILES_MAX = 10_000
 # How much is fetched at a time.
 _FETCHED_BYTES = 8 << 20
 

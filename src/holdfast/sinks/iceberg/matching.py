@@ -82,6 +82,12 @@ class KeyColumns:
                 )
         return made
 
+    @classmethod
+    def all_of(cls, schema: Schema) -> KeyColumns:
+        """Return all columns, whether or not they can be a key."""
+        names = tuple(field.name for field in schema.fields)
+        return cls(schema_json=schema.model_dump_json(), on=names)
+
     @property
     def meaning(self) -> str:
         """Which columns the names are, and of which types."""
@@ -186,28 +192,28 @@ def _plain(value: pa.Scalar, *, is_number: bool) -> Any:  # noqa: ANN401 - of wh
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergKeyReaderSpec:
-    """All that an executor needs to read keys of staged files. Pickled with a task."""
+class IcebergStagedReaderSpec:
+    """All that an executor needs to read columns of staged files. Pickled with a task."""
 
     writer: IcebergWriterSpec
-    key: KeyColumns
+    columns: KeyColumns
 
-    def open(self) -> IcebergKeyReader:
+    def open(self) -> IcebergStagedReader:
         """Return a reader."""
-        return IcebergKeyReader(self)
+        return IcebergStagedReader(self)
 
 
-class IcebergKeyReader:
-    """Reads the key columns of staged files."""
+class IcebergStagedReader:
+    """Reads columns of staged files."""
 
-    def __init__(self, spec: IcebergKeyReaderSpec) -> None:
+    def __init__(self, spec: IcebergStagedReaderSpec) -> None:
         """Open nothing yet."""
         self._storage = HoldfastFileIO(dict(spec.writer.io_properties), spec.writer.vendor).storage
-        self._fit = spec.key.columns()
+        self._fit = spec.columns.columns()
         self.schema = self._fit.fit(_no_rows()).schema
 
-    def keys(self, item: str) -> Iterator[pa.RecordBatch]:
-        """Yield the keys of staged files.
+    def rows(self, item: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of staged files.
 
         Raises:
             FileNotFoundError: A file is gone.

@@ -54,7 +54,7 @@ from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.loss import Losses, is_by_position, row_test
 from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
-from holdfast.sinks.iceberg.matching import IcebergKeyReaderSpec, KeyColumns
+from holdfast.sinks.iceberg.matching import IcebergStagedReaderSpec, KeyColumns
 from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
 from holdfast.sinks.iceberg.schemas import added_columns, schema_changes, schema_json
 from holdfast.sinks.iceberg.snapshots import (
@@ -159,15 +159,15 @@ class IcebergSink(StagedFiles):
         table: Table = view.handle
         return KeyColumns.of(self._name, table.schema(), on).meaning
 
-    def key_reader(self, view: TableView, on: Sequence[str]) -> IcebergKeyReaderSpec:
-        """Return what executors need to read key columns of staged files.
+    def staged_reader(self, view: TableView, on: Sequence[str] = ()) -> IcebergStagedReaderSpec:
+        """Return what executors need to read staged files: their key columns, or all.
 
         Raises:
             SettingsError: The columns do not fit the table, or cannot be a key.
         """
-        table: Table = view.handle
-        key = KeyColumns.of(self._name, table.schema(), on)
-        return IcebergKeyReaderSpec(writer=self.writer_spec(view), key=key)
+        schema = view.handle.schema()
+        columns = KeyColumns.of(self._name, schema, on) if on else KeyColumns.all_of(schema)
+        return IcebergStagedReaderSpec(writer=self.writer_spec(view), columns=columns)
 
     def writer_spec(
         self,

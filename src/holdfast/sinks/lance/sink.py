@@ -35,7 +35,6 @@ from holdfast.sinks.base import (
     Change,
     ColumnPath,
     Filter,
-    KeyReaderSpec,
     Loss,
     MarkFound,
     MayLack,
@@ -50,7 +49,7 @@ from holdfast.sinks.lance.history import GoneError, History
 from holdfast.sinks.lance.loss import Removal, loss_of, states
 from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
 from holdfast.sinks.lance.post import Post, added_columns, changes_since, schema_json, with_metadata
-from holdfast.sinks.lance.writer import LanceWriterSpec, given_schema
+from holdfast.sinks.lance.writer import LanceStagedReaderSpec, LanceWriterSpec, given_schema
 from holdfast.sinks.staged import (
     MARK_NOTE,
     StagedFiles,
@@ -166,13 +165,13 @@ class LanceSink(StagedFiles):
         """
         raise self._cannot_filter()
 
-    def key_reader(self, _view: TableView, _on: Sequence[str]) -> KeyReaderSpec:
-        """Refuse: rows of a dataset are not replaced by a key.
+    def staged_reader(self, view: TableView, on: Sequence[str] = ()) -> LanceStagedReaderSpec:
+        """Return what executors need to read staged files; rows have no keys here.
 
         Raises:
-            UnsupportedTableError: Always.
+            UnsupportedTableError: Keys are asked for, or there are blobs.
         """
-        raise self._cannot_filter()
+        return LanceStagedReaderSpec.of(self.writer_spec(view, on=on))
 
     def writer_spec(
         self,

@@ -20,16 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import blob_array
 from lance.blob import BlobType
+from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import StoreUnavailableError, UnsupportedTableError
 from holdfast.failpoints import failpoint
 from holdfast.model.lasting import lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.work import StagedFile, StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.conform import Conformer, ValueMisfitError
-from holdfast.sinks.lance.dataset import DatasetPlace
+from holdfast.sinks.lance.dataset import DatasetPlace, is_gone
 from holdfast.text import reason_and_cause
 
 
@@ -105,6 +106,8 @@ def as_blobs(batch: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
 # How many bytes of batches are passed at a time, and how many times before the task waits.
 _HANDED_BYTES = 8 * 1024 * 1024
 _HANDED_MAX = 2
+# How many rows of a staged file are read at a time.
+_READ_ROWS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,3 +328,68 @@ class FragmentStream:
             self._error = error
         finally:
             self._ended.set()
+
+
+# ---- Staged files, read before they are in the dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanceStagedReaderSpec:
+    """All that an executor needs to read staged files. Pickled with a task."""
+
+    writer: LanceWriterSpec
+
+    @classmethod
+    def of(cls, writer: LanceWriterSpec) -> LanceStagedReaderSpec:
+        """Return how files of a writer are read.
+
+        Raises:
+            UnsupportedTableError: They hold blobs, which only a dataset can read.
+        """
+        if has_blobs(writer.stored):
+            raise UnsupportedTableError(
+                table=writer.table,
+                what="staged blobs cannot be read before they are in the dataset",
+                cure="commit the run, and read the dataset",
+            )
+        return cls(writer=writer)
+
+    def open(self) -> LanceStagedReader:
+        """Return a reader."""
+        return LanceStagedReader(self.writer)
+
+
+class LanceStagedReader:
+    """Reads staged files."""
+
+    def __init__(self, writer: LanceWriterSpec) -> None:
+        """Open nothing yet."""
+        self._writer = writer
+        self.schema = writer.schema
+
+    def rows(self, item: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of staged files.
+
+        Raises:
+            FileNotFoundError: A file is gone.
+            StoreUnavailableError: The store does not answer.
+        """
+        for path, _ in json.loads(item):
+            yield from self._of_file(path)
+
+    def _of_file(self, path: str) -> Iterator[pa.RecordBatch]:
+        place, table = self._writer.place, self._writer.table
+        # Columns may have been added to the dataset since.
+        fit: Conformer | None = None
+        try:
+            reader = LanceFileReader(path, storage_options=place.lance_options)
+            for batch in reader.read_all(batch_size=_READ_ROWS).to_batches():
+                fit = fit or Conformer(table, batch.schema, self.schema, may_lack=None)
+                yield fit(batch)
+        except (ValueError, OSError) as error:
+            reason, cause = reason_and_cause(error, place.options)
+            if is_gone(error):
+                raise FileNotFoundError(path) from cause
+            raise StoreUnavailableError(
+                uri=path, reason=reason, retry_safe=not lasts(error)
+            ) from cause

@@ -1,0 +1,347 @@
+"""A write with `commit=False`: all is staged and checked, and the user commits it, once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import StringType
+
+import holdfast as hf
+from holdfast.engine import resolve
+from holdfast.engine.cleanup import sweep
+from holdfast.engine.options import WriteOptions
+from holdfast.errors import (
+    EmptyOutputError,
+    RunAbortedError,
+    RunFencedError,
+    RunMismatchError,
+    RunNotReadyError,
+    SettingsError,
+    StagedFileMissingError,
+    TableChangedError,
+)
+from holdfast.ledger.ports import Ports
+from holdfast.model.records import Claim, Ready
+from holdfast.sinks.base import Sink
+from holdfast.sinks.iceberg.sink import IcebergSink
+from tests.fakes.cli_lake import (
+    CliLake,
+    die_before_post,
+    die_before_receipt,
+    lake,
+)
+from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
+
+__all__ = ["lake"]
+
+
+def table_of(lake: CliLake) -> hf.IcebergTable:
+    """Return the table as a user names it."""
+    return hf.IcebergTable("db.t", catalog={"name": "lake", **lake.properties})
+
+
+def run_of(lake: CliLake) -> hf.Run:
+    """Return the run as another process opens it: without the script that has staged it."""
+    return hf.Run("r", store=lake.store)
+
+
+def stage(lake: CliLake, ids: range = range(20), **options: Any) -> hf.Report:  # noqa: ANN401
+    """Start the script with `commit=False`; it ends, as a process does."""
+    half = len(ids) // 2
+    rows = MemorySubmitter(ids[:half], ids[half:])
+    return lake.start("r", rows, GONE, commit=False, **options)
+
+
+GONE = Ports(process_id=2**30)
+
+
+def ids_of(sink: Sink) -> list[int]:
+    """Return the ids in the table."""
+    assert isinstance(sink, IcebergSink)
+    found = sink.load().handle.scan().to_arrow()["id"].to_pylist()
+    return sorted(found)
+
+
+def others_append(sink: Sink, *ids: int) -> None:
+    """Append rows as another writer does."""
+    sink.load().handle.append(pa.table({"id": pa.array(ids, pa.int64())}))
+
+
+def test_nothing_is_in_the_table_before_the_commit_and_each_row_once_after_it(
+    lake: CliLake,
+) -> None:
+    sink = lake.make_table()
+    report = stage(lake)
+    assert (report.outcome, report.rows, report.snapshot_id, report.posts) == ("ready", 20, None, 0)
+    assert "run.commit() commits them" in str(report)
+    assert sink.load().parent_snapshot_id is None
+    assert run_of(lake).status().state == "ready"
+    done = run_of(lake).commit(to=table_of(lake))
+    assert (done.outcome, done.rows, done.kept_rows, done.posts) == ("committed", 20, 20, 1)
+    assert ids_of(sink) == list(range(20))
+    again = run_of(lake).commit(to=table_of(lake))
+    assert (again.outcome, again.snapshot_id) == ("already_committed", done.snapshot_id)
+    assert ids_of(sink) == list(range(20))
+    assert run_of(lake).status().state == "committed"
+
+
+@pytest.mark.parametrize("dies", [die_before_post, die_before_receipt])
+def test_a_commit_that_is_killed_is_called_again(lake: CliLake, dies: Callable[..., None]) -> None:
+    """`dies` starts the script without `commit=False`: a commit runs the same code from there."""
+    sink = lake.make_table()
+    stage(lake)
+    dies(lake)
+    assert run_of(lake).commit(to=table_of(lake)).outcome in {"committed", "already_committed"}
+    assert ids_of(sink) == list(range(20))
+
+
+def test_a_commit_that_dies_after_it_has_copied_old_files_is_called_again(lake: CliLake) -> None:
+    """What waits for days is copied first, so that no upkeep of the table deletes it."""
+    sink = lake.make_table()
+    stage(lake)
+    with (
+        mock.patch.object(resolve, "_OLD_AFTER_S", 0.0),
+        mock.patch.object(IcebergSink, "post", side_effect=DriverDiedError),
+        pytest.raises(DriverDiedError),
+    ):
+        run_of(lake).commit(to=table_of(lake))
+    assert len(lake.data_files()) == 4
+    assert run_of(lake).commit(to=table_of(lake)).outcome == "committed"
+    assert ids_of(sink) == list(range(20))
+
+
+def test_a_start_of_the_script_without_it_commits(lake: CliLake) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    report = lake.start("r", MemorySubmitter(range(10), range(10, 20)))
+    assert (report.outcome, report.kept_rows, report.tasks) == ("committed", 20, 0)
+    assert ids_of(sink) == list(range(20))
+
+
+def test_staging_again_computes_nothing_and_takes_what_the_input_has_gained(
+    lake: CliLake,
+) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    assert stage(lake).kept_rows == 20
+    assert stage(lake, range(30)).rows == 30
+    assert run_of(lake).commit(to=table_of(lake)).rows == 30
+    assert ids_of(sink) == list(range(30))
+
+
+def test_rows_that_came_after_the_commit_are_told_by_the_next_start(lake: CliLake) -> None:
+    """A commit does not compare the input: the script does."""
+    lake.make_table()
+    stage(lake)
+    run_of(lake).commit(to=table_of(lake))
+    with pytest.raises(RunMismatchError):
+        stage(lake, range(30))
+
+
+def test_what_is_not_staged_as_a_whole_is_not_committed(lake: CliLake) -> None:
+    """No start has ended with `commit=False`; or one after it has begun to compute more."""
+    sink = lake.make_table()
+    lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20)))
+    with pytest.raises(RunNotReadyError, match="no write with commit=False has ended"):
+        run_of(lake).commit(to=table_of(lake))
+    stage(lake)
+    lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20), range(20, 30)))
+    with pytest.raises(RunNotReadyError, match="a later start has changed what it staged"):
+        run_of(lake).commit(to=table_of(lake))
+    assert sink.load().parent_snapshot_id is None
+    assert run_of(lake).status().state != "ready"
+
+
+def test_an_aborted_run_is_not_committed_and_its_files_are_swept(lake: CliLake) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    run_of(lake).abort(to=table_of(lake), reason="the rows are wrong")
+    with pytest.raises(RunAbortedError):
+        run_of(lake).commit(to=table_of(lake))
+    assert lake.data_files()
+    sweep(lake.ledger("r"), lambda _identity: sink)
+    assert lake.data_files() == []
+    assert sink.load().parent_snapshot_id is None
+
+
+def test_a_staged_file_that_is_gone_stops_the_commit_and_a_start_makes_it_anew(
+    lake: CliLake,
+) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    lake.data_files()[0].unlink()
+    with pytest.raises(StagedFileMissingError):
+        run_of(lake).commit(to=table_of(lake))
+    assert stage(lake).rows == 20
+    run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == list(range(20))
+
+
+def test_an_overwrite_says_what_it_would_replace_and_replaces_what_is_there_then(
+    lake: CliLake,
+) -> None:
+    sink = lake.make_table()
+    others_append(sink, -1, -2)
+    report = stage(lake, mode="overwrite")
+    assert (report.replaced_rows, report.replaced_files) == (2, 1)
+    assert "replaces  2 rows in 1 file" in str(report)
+    others_append(sink, -3)
+    assert run_of(lake).commit(to=table_of(lake)).replaced_rows == 3
+    assert ids_of(sink) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [({"if_table_changed": "raise"}, None), ({"isolation_level": "snapshot"}, [-3])],
+)
+def test_the_options_of_the_write_are_those_of_the_commit(
+    lake: CliLake, options: Mapping[str, Any], left: list[int] | None
+) -> None:
+    sink = lake.make_table()
+    others_append(sink, -1, -2)
+    stage(lake, mode="overwrite", **options)
+    others_append(sink, -3)
+    if left is None:
+        with pytest.raises(TableChangedError):
+            run_of(lake).commit(to=table_of(lake))
+        assert ids_of(sink) == [-3, -2, -1]
+    else:
+        run_of(lake).commit(to=table_of(lake))
+        assert ids_of(sink) == [*left, *range(20)]
+
+
+def test_an_overwrite_without_rows_is_refused_when_it_is_staged(lake: CliLake) -> None:
+    sink = lake.make_table()
+    others_append(sink, -1)
+    with pytest.raises(EmptyOutputError):
+        stage(lake, range(0), mode="overwrite")
+    stage(lake, range(0), mode="overwrite", allow_empty=True)
+    run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == []
+
+
+def test_a_table_that_no_longer_fits_is_told_by_the_commit(lake: CliLake) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    with sink.load().handle.update_schema() as update:
+        update.rename_column("id", "number")
+    with pytest.raises(TableChangedError):
+        run_of(lake).commit(to=table_of(lake))
+    assert sink.load().parent_snapshot_id is None
+
+
+def test_a_table_of_the_same_name_is_not_written_to(lake: CliLake) -> None:
+    sink = lake.make_table()
+    stage(lake)
+    sink._catalog.drop_table("db.t")  # noqa: SLF001
+    new = lake.make_table()
+    with pytest.raises(RunMismatchError):
+        run_of(lake).commit(to=table_of(lake))
+    assert new.load().parent_snapshot_id is None
+
+
+def test_two_commits_at_once_land_once(lake: CliLake) -> None:
+    """The second one takes the run over while the first is about to post."""
+    sink = lake.make_table()
+    stage(lake)
+    post = IcebergSink.post
+    second: list[bool] = []
+
+    def other_first(*given: Any) -> Any:  # noqa: ANN401 - it passes them on.
+        if not second:
+            second.append(True)
+            again = hf.Run("r", store=lake.store, takeover="now")
+            assert again.commit(to=table_of(lake)).outcome == "committed"
+        return post(*given)
+
+    with mock.patch.object(IcebergSink, "post", other_first), pytest.raises(RunFencedError):
+        run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == list(range(20))
+
+
+def test_a_commit_on_another_machine_does_not_wait_for_the_driver_that_has_staged(
+    lake: CliLake,
+) -> None:
+    """That process may still be alive, as in a notebook: it has said that it has ended."""
+    sink = lake.make_table()
+    rows = MemorySubmitter(range(10), range(10, 20))
+    lake.start("r", rows, Ports(process_id=1, machine="another"), commit=False)
+    never = hf.Run("r", store=lake.store, takeover="never")
+    assert never.commit(to=table_of(lake)).outcome == "committed"
+    assert ids_of(sink) == list(range(20))
+
+
+def test_a_filter_that_the_log_cannot_keep_is_refused_before_anything_is_done() -> None:
+    date = dt.date(2026, 11, 19)
+    with pytest.raises(SettingsError, match="commit=False cannot keep"):
+        WriteOptions(where=[("day", "=", date)], commit=False)
+    given = WriteOptions(where=[("n", ">", 3)], commit=False)
+    assert WriteOptions.where_of(given.where_text) == [["n", ">", 3]]
+    assert WriteOptions.where_of("n > 3") == "n > 3"
+    assert WriteOptions.where_of("") is None
+
+
+def test_the_log_says_who_is_to_commit(lake: CliLake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.make_table()
+    stage(lake)
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    assert isinstance(ledger.log.records[-1].body, Ready)
+    assert lake.call("status", "r") == 0
+    assert "run.commit()" in capsys.readouterr().out
+    assert lake.call("inspect", "r") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "staged and checked; the user commits them" in printed
+    page = lake.folder / "page.html"
+    assert lake.call("report", "r", "--out", str(page)) == 0
+    assert "Everything is staged and checked" in page.read_text(encoding="utf-8")
+
+
+def test_a_commit_claims_the_run_with_the_budget_of_its_own_run_only(lake: CliLake) -> None:
+    lake.make_table()
+    stage(lake)
+    run_of(lake).commit(to=table_of(lake))
+    ledger = lake.ledger("r")
+    ledger.log.refresh()
+    claims = [record.body for record in ledger.log.records if isinstance(record.body, Claim)]
+    assert [claim.budget for claim in claims] == [None, None]
+
+
+def test_a_dataset_is_committed_later_too(lake: CliLake) -> None:
+    sink, dataset = lake.make_dataset(), hf.LanceTable(f"{lake.folder}/t.lance")
+    before = sink.load().handle.dataset.version
+    assert stage(lake, sink=sink).outcome == "ready"
+    assert sink.load().handle.dataset.version == before
+    assert run_of(lake).commit(to=dataset).rows == 20
+    rows = sink.load().handle.dataset.to_table()["id"].to_pylist()
+    assert sorted(rows) == list(range(20))
+
+
+def test_staged_rows_need_spark_and_a_run_that_is_ready(lake: CliLake) -> None:
+    lake.make_table()
+    with pytest.raises(SettingsError, match="no Spark session"):
+        run_of(lake).staged_rows(to=table_of(lake))
+
+
+def test_staged_files_are_read_as_the_table_has_them(lake: CliLake) -> None:
+    """Columns by id: one that was renamed since, and one that the files do not have."""
+    sink = lake.make_table()
+    stage(lake)
+    with sink.load().handle.update_schema() as update:
+        update.add_column("later", StringType())
+    file = lake.data_files()[0]
+    item = f'[["file://{file}", {Path(file).stat().st_size}]]'
+    found = [
+        row
+        for rows in sink.staged_reader(sink.load()).open().rows(item)
+        for row in rows.to_pylist()
+    ]
+    assert len(found) == 10
+    assert {row["later"] for row in found} == {None}
