@@ -254,12 +254,12 @@ def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready
     if ledger.log.receipt is not None and not or_landed:
         raise RunNotReadyError(run_id=ledger.run_id, reason="it has landed: read the table")
     if run_file is None or ready is None:
-        reason = "no write with commit=False has ended, or a later start has changed what it staged"
+        reason = "no write with commit=False has ended, or a later start has changed what is staged"
         raise RunNotReadyError(run_id=ledger.run_id, reason=reason)
     return run_file, ready
 
 
-_KEPT = ("allow_empty", "if_table_changed", "isolation_level", "based_on", "write_mode")
+_KEPT = ("allow_empty", "isolation_level", "write_mode")
 
 
 def commit_options(identity: Identity, ready: Ready, common: Mapping[str, Any]) -> WriteOptions:

@@ -11,6 +11,7 @@ from tests.guards.guard import Guard
 from tests.guards.iceberg import ICEBERG_GUARDS
 from tests.guards.inputs import INPUT_GUARDS
 from tests.guards.lance import LANCE_GUARDS
+from tests.guards.later import LATER_GUARDS
 from tests.guards.ledger import LEDGER_GUARDS
 from tests.guards.replace import REPLACE_GUARDS
 from tests.guards.shown import SHOWN_GUARDS
@@ -536,6 +537,7 @@ GUARDS = (
     *ICEBERG_GUARDS,
     *INPUT_GUARDS,
     *LANCE_GUARDS,
+    *LATER_GUARDS,
     *REPLACE_GUARDS,
     *LEDGER_GUARDS,
     *STORAGE_GUARDS,

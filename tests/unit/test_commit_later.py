@@ -15,6 +15,7 @@ from pyiceberg.types import StringType
 import holdfast as hf
 from holdfast.engine import resolve
 from holdfast.engine.cleanup import sweep
+from holdfast.engine.commit import Commit
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     EmptyOutputError,
@@ -27,7 +28,8 @@ from holdfast.errors import (
     TableChangedError,
 )
 from holdfast.ledger.ports import Ports
-from holdfast.model.records import Claim, Ready
+from holdfast.ledger.run_log import RunLog
+from holdfast.model.records import Body, Claim, Ready, Record
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.cli_lake import (
@@ -153,10 +155,32 @@ def test_what_is_not_staged_as_a_whole_is_not_committed(lake: CliLake) -> None:
         run_of(lake).commit(to=table_of(lake))
     stage(lake)
     lake.start_and_die("r", MemorySubmitter(range(10), range(10, 20), range(20, 30)))
-    with pytest.raises(RunNotReadyError, match="a later start has changed what it staged"):
+    with pytest.raises(RunNotReadyError, match="a later start has changed what is staged"):
         run_of(lake).commit(to=table_of(lake))
     assert sink.load().parent_snapshot_id is None
     assert run_of(lake).status().state != "ready"
+
+
+def test_rows_that_a_later_start_has_sealed_and_not_checked_are_not_committed(
+    lake: CliLake,
+) -> None:
+    """That start dies between its seal and its last record: they were not looked at."""
+    sink = lake.make_table()
+    stage(lake)
+    append = RunLog.append
+
+    def until_ready(log: RunLog, body: Body) -> Record:
+        if isinstance(body, Ready):
+            raise DriverDiedError
+        return append(log, body)
+
+    with mock.patch.object(RunLog, "append", until_ready), pytest.raises(DriverDiedError):
+        stage(lake, range(30))
+    with pytest.raises(RunNotReadyError, match="a later start has changed what is staged"):
+        run_of(lake).commit(to=table_of(lake))
+    assert sink.load().parent_snapshot_id is None
+    assert stage(lake, range(30)).rows == 30
+    assert run_of(lake).commit(to=table_of(lake)).rows == 30
 
 
 def test_an_aborted_run_is_not_committed_and_its_files_are_swept(lake: CliLake) -> None:
@@ -181,6 +205,23 @@ def test_a_staged_file_that_is_gone_stops_the_commit_and_a_start_makes_it_anew(
         run_of(lake).commit(to=table_of(lake))
     assert stage(lake).rows == 20
     run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == list(range(20))
+
+
+def test_what_is_ready_has_all_its_files(lake: CliLake) -> None:
+    """One that is deleted while the write ends is made anew by it, and not missed by the commit."""
+    sink = lake.make_table()
+    rehearse, tried = Commit.rehearse, list[int]()
+
+    def without_a_file(*given: Any) -> Any:  # noqa: ANN401 - it passes them on.
+        tried.append(1)
+        if len(tried) == 1:
+            lake.data_files()[0].unlink()
+        return rehearse(*given)
+
+    with mock.patch.object(Commit, "rehearse", without_a_file):
+        assert stage(lake).outcome == "ready"
+    assert run_of(lake).commit(to=table_of(lake)).rows == 20
     assert ids_of(sink) == list(range(20))
 
 
@@ -234,6 +275,8 @@ def test_a_table_that_no_longer_fits_is_told_by_the_commit(lake: CliLake) -> Non
         update.rename_column("id", "number")
     with pytest.raises(TableChangedError):
         run_of(lake).commit(to=table_of(lake))
+    with pytest.raises(TableChangedError):
+        stage(lake)
     assert sink.load().parent_snapshot_id is None
 
 

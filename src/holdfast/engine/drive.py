@@ -223,8 +223,8 @@ class Driver:
             TableChangedError: The staged files no longer fit the table.
         """
         book.inherit()
-        if not book.is_complete or commit.log.ready != ready or book.seal().name != ready.work.name:
-            reason = "another start has changed what is staged"
+        if commit.log.ready != ready or book.seal().name != ready.work.name:
+            reason = "a later start has changed what is staged"
             raise RunNotReadyError(run_id=commit.run_id, reason=reason)
         self.sink.check(view, book.schemas, [])
         commit.replaced.settle(view, options, book.work.adds)
@@ -451,9 +451,7 @@ class Driver:
             removed_partitions=change.loss.partitions,
             deleted_keys=change.deleted_keys,
             allow_empty=options.allow_empty,
-            if_table_changed=options.if_table_changed,
             isolation_level=options.isolation_level,
-            based_on=options.based_on,
             write_mode=options.write_mode,
         )
         self.ledger.log.append(ready)

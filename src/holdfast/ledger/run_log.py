@@ -253,10 +253,8 @@ class RunLog:
             body = record.body
             if isinstance(body, Ready):
                 found = body
-            elif isinstance(body, Plan):
-                found = None
             elif isinstance(body, Seal):
-                is_same = seal is not None and body.complete and body.covered == seal.covered
+                is_same = seal is not None and body.covered == seal.covered
                 found = replace(found, work=body.work) if found and is_same else None
                 seal = body
         return found

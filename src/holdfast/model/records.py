@@ -223,11 +223,9 @@ class Ready:
     removed_rows: Count
     removed_partitions: Count
     deleted_keys: Count
-    # The options that a commit needs, as they were given.
+    # The options that a commit needs and no other record has, as they were given.
     allow_empty: bool
-    if_table_changed: str
     isolation_level: str
-    based_on: Id | None
     write_mode: str | None
 
 

@@ -1,0 +1,80 @@
+"""The guards of a commit that comes later: it lands what was looked at, or refuses."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Guard
+
+_LATER = "tests/unit/test_commit_later.py"
+
+LATER_GUARDS = (
+    Guard(
+        name="later: nothing is posted by a write that is not to commit",
+        file="engine/drive.py",
+        before="        if options.commit:\n",
+        after="        if True:\n",
+        test=f"{_LATER} -k nothing_is_in_the_table",
+    ),
+    Guard(
+        name="later: a driver that has left the commit to its user has ended",
+        file="engine/takeover.py",
+        before="isinstance(record.body, Stop | Ready)",
+        after="isinstance(record.body, Stop)",
+        test=f"{_LATER} -k does_not_wait",
+    ),
+    Guard(
+        name="later: rows that a dead start has computed since are not committed",
+        file="engine/drive.py",
+        before=" or book.seal().name != ready.work.name",
+        after="",
+        test=f"{_LATER} -k not_staged_as_a_whole",
+    ),
+    Guard(
+        name="later: rows that a dead start has sealed since are not committed",
+        file="ledger/run_log.py",
+        before="body.covered == seal.covered",
+        after="True",
+        test=f"{_LATER} -k sealed_and_not_checked",
+    ),
+    Guard(
+        name="later: copies of old files are what was ready",
+        file="ledger/run_log.py",
+        before="body.covered == seal.covered",
+        after="False",
+        test=f"{_LATER} -k copied_old_files",
+    ),
+    Guard(
+        name="later: the table is that of the write",
+        file="rehearsal.py",
+        before="identity=replace(identity, table_uuid=view.uuid)",
+        after="identity=identity",
+        test=f"{_LATER} -k of_the_same_name",
+    ),
+    Guard(
+        name="later: whether no rows may replace all is as the write was told",
+        file="rehearsal.py",
+        before='"allow_empty", ',
+        after="",
+        test=f"{_LATER} -k without_rows",
+    ),
+    Guard(
+        name="later: the isolation is that of the write",
+        file="rehearsal.py",
+        before='"isolation_level", ',
+        after="",
+        test=f"{_LATER} -k options_of_the_write",
+    ),
+    Guard(
+        name="later: a filter that the log cannot keep is refused",
+        file="engine/options.py",
+        before="        self._refuse_unkept()\n",
+        after="",
+        test=f"{_LATER} -k log_cannot_keep",
+    ),
+    Guard(
+        name="later: what is ready has all its files",
+        file="engine/commit.py",
+        before="        self.sink.refuse_missing_files(view, change.adds)\n",
+        after="",
+        test=f"{_LATER} -k all_its_files",
+    ),
+)

@@ -1,0 +1,41 @@
+"""A user's scripts around a commit that comes later, in one file: HOLDFAST_JOB names the step.
+
+`stage` computes the rows and looks at them; `commit` runs anywhere, without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import holdfast as hf
+
+job: dict[str, Any] = json.loads(os.environ["HOLDFAST_JOB"])
+run = hf.Run(job["run_id"], store=job["store"], store_options=job["store_options"])
+table = hf.IcebergTable(job["to"], catalog=job["catalog"])
+if job["step"] == "stage":
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    for name, value in job["spark"].items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    rows = session.range(0, job["rows"], 1, job["tasks"])
+    report = run.append(
+        rows.selectExpr("id", "concat('row ', id) AS label"),
+        to=table,
+        key="id",
+        transform=lambda batch: batch,
+        missing_columns="null",
+        commit=False,
+    )
+    staged = run.staged_rows(to=table)
+    looked = staged.selectExpr("count(*)", "sum(id)", "count_if(label IS NULL)").first()
+    print("looked", json.dumps(list(looked or ())))
+    session.stop()
+else:
+    report = run.commit(to=table)
+    print("spark", "pyspark" in sys.modules)
+print(report)
