@@ -50,6 +50,7 @@ alone is enough.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from holdfast.text import printable, without_passwords
@@ -57,10 +58,6 @@ from holdfast.text import printable, without_passwords
 # ---- The root of all errors: how an error is put into words, and how it survives pickle
 
 _SUMMARY_LENGTH_MAX = 500
-
-
-def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
-    return cls(**facts)
 
 
 def _shown(text: str) -> str:
@@ -105,7 +102,7 @@ class HoldfastError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Survive pickle, which rebuilds exceptions from positional arguments by default."""
-        return _rebuild, (type(self), self._facts())
+        return partial(type(self), **self._facts()), ()
 
     def _facts(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -141,10 +138,7 @@ class HiddenSettingError(SettingsError):
     """Spark Connect does not reveal a setting whose name looks secret."""
 
     happened = "the session does not reveal the setting {what!r} (Spark Connect hides secrets)"
-    advice = (
-        "pass it as an argument: hf.IcebergTable(name, catalog={{...}}) "
-        "or Run(store_options={{...}})"
-    )
+    advice = "pass it: hf.IcebergTable(name, catalog={{...}}) or Run(store_options={{...}})"
 
     cure: str = ""
 

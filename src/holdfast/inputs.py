@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -94,38 +94,6 @@ class DataFrameInput:
         with spark_errors():
             rows, total = self._df.limit(plan.rows_max), self._df.count()
         return DataFrameSubmitter(rows, self.key).submit(plan, nothing), total
-
-
-class StagedInput:
-    """Nothing to read: all rows are staged."""
-
-    key: tuple[str, ...] = ()
-    identity = ""
-    compares = False
-
-    def __init__(self, session: SparkSession | None) -> None:
-        """Keep the session, which only an upsert or a filter needs."""
-        self.session = session
-
-    @property
-    def submitter(self) -> Submitter:
-        """What submits jobs that do not read the input.
-
-        Raises:
-            SettingsError: There is no Spark session.
-        """
-        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415 - as above.
-
-        if self.session is None:
-            raise SettingsError(what="no Spark session is active", cure="start one first")
-        return DataFrameSubmitter(self.session.range(0), ("id",))
-
-    def settle(self, ledger: Ledger, *, compare: bool) -> None:
-        """Do nothing: what was read is staged."""
-
-    def schema(self) -> pa.Schema:
-        """Return no columns."""
-        return pa.schema([])
 
 
 class ScanInput:
@@ -234,20 +202,15 @@ class MaterializedInput:
         return self._schema
 
     def sample(self, plan: TrialPlan) -> tuple[list[TaskReport], int]:  # noqa: ARG002
-        """Refuse: nothing may be left of a trial."""
-        _refuse_to_try()
+        """Refuse: nothing may be left of a trial.
 
-
-def _refuse_to_try() -> NoReturn:
-    """Refuse to try rows that would have to be written first.
-
-    Raises:
-        SettingsError: Always.
-    """
-    raise SettingsError(
-        what="the rows of hf.materialize(df) cannot be tried before they are written",
-        cure="try the DataFrame itself, with key= any column that is not NULL",
-    )
+        Raises:
+            SettingsError: Always.
+        """
+        raise SettingsError(
+            what="the rows of hf.materialize(df) cannot be tried before they are written",
+            cure="try the DataFrame itself, with key= any column that is not NULL",
+        )
 
 
 def key_of_upsert(

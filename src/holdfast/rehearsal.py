@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from holdfast.engine.options import MissingColumns, WriteOptions
 from holdfast.engine.passes import raise_problems
+from holdfast.engine.ports import Submitter
 from holdfast.errors import RunNotReadyError, SettingsError
-from holdfast.inputs import StagedInput, open_input
+from holdfast.inputs import open_input
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
@@ -83,6 +84,38 @@ def _shown(rows: pa.Table, most: int) -> Iterator[str]:
     for row in rows.slice(0, most).to_pylist():
         text = ", ".join(f"{name}={value!r}" for name, value in row.items())
         yield text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
+
+
+class StagedInput:
+    """Nothing to read: all rows are staged."""
+
+    key: tuple[str, ...] = ()
+    identity = ""
+    compares = False
+
+    def __init__(self, session: SparkSession | None) -> None:
+        """Keep the session, which only an upsert or a filter needs."""
+        self.session = session
+
+    @property
+    def submitter(self) -> Submitter:
+        """What submits jobs that do not read the input.
+
+        Raises:
+            SettingsError: There is no Spark session.
+        """
+        from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415 - pyspark is optional.
+
+        if self.session is None:
+            raise SettingsError(what="no Spark session is active", cure="start one first")
+        return DataFrameSubmitter(self.session.range(0), ("id",))
+
+    def settle(self, ledger: Ledger, *, compare: bool) -> None:
+        """Do nothing: what was read is staged."""
+
+    def schema(self) -> pa.Schema:
+        """Return no columns."""
+        return pa.schema([])
 
 
 class Rehearsal:

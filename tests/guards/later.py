@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_LATER = "tests/unit/test_commit_later.py"
+_LATER = "tests/unit/test_rehearsal_commit.py"
 
 LATER_GUARDS = (
     Guard(

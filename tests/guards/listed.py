@@ -368,9 +368,9 @@ GUARDS = (
     Guard(
         name="every attempt checks whether staged files fit the table",
         file="engine/commit.py",
-        before="        self.sink.check(view, schemas, change.adds)\n",
+        before="        self.sink.check(view, schemas, change.adds)\n        nonce",
         after="        if not tally.posts:\n"
-        "            self.sink.check(view, schemas, change.adds)\n",
+        "            self.sink.check(view, schemas, change.adds)\n        nonce",
         test="tests/unit/engine/test_commit_stops.py -k between_two_posts",
     ),
     Guard(

@@ -175,7 +175,7 @@ TABLE_GUARDS = (
     Guard(
         name="an older post that lands in between is compared with the input",
         file="engine/drive.py",
-        before="            self._compare(book, landed.receipt.staged, options)\n        return",
+        before="            self._compare(book, done.receipt.staged, options)\n        return",
         after="            pass\n        return",
         test="tests/unit/engine/test_input_check.py",
     ),

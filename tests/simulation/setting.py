@@ -148,17 +148,21 @@ class Setting:
                     )
         if drawn.is_keyed and not drawn.is_risky and chance.of(2):
             drawn = drawn.as_deleting((frozenset({0}), frozenset({0, 2}), _ALL)[chance.of(3)])
-        # Drawn only where an owner waits for chunks, so that all other seeds keep their histories.
+        drawn = drawn.drawn_further(chance)
+        return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
+
+    def drawn_further(self, chance: Chance) -> Setting:
+        """Return the setting with what is drawn for some: others keep their histories."""
+        drawn = self
         if "owner" in drawn.others and chance.of(2):
             drawn = drawn.as_slow()
         if drawn.is_keyed:
             drawn = replace(drawn, has_large_index=chance.of(2) == 1)
         if drawn.is_priced and not (drawn.is_derived and not drawn.is_scan) and chance.of(2):
             drawn = replace(drawn, budget=float(1 + chance.of(max(1, drawn.rows))))
-        # Drawn for some, so that others keep their histories.
         if drawn.is_priced and not drawn.low_bounds:
             drawn = replace(drawn, is_staged=chance.of(3) == 1)
-        return drawn.as_scan() if drawn.is_scan else replace(drawn, left_out=frozenset())
+        return drawn
 
     def as_spared(self) -> Setting:
         """Return the setting of a replace that leaves others' rows alone, with some to be left."""

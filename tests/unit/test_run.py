@@ -23,6 +23,7 @@ RUN = (
 APPEND = (
     *("source", "to", "key", "transform", "batch_format", "batch_rows", "one_to_one"),
     *("checkpoint_every", "create", "missing_columns", "retries", "on_error", "max_errors", "cost"),
+    "commit",
 )
 
 
