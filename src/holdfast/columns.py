@@ -223,7 +223,7 @@ class ColumnInput:
         """
         from holdfast.spark import session as spark  # noqa: PLC0415 - pyspark is optional.
 
-        view, semantics = self.sink.load(), spark.semantics(self.session)
+        view, semantics = self.sink.load_writable(), spark.semantics(self.session)
         return Writing(
             target=self.target,
             create=None,

@@ -13,6 +13,20 @@ _NAMESPACES = "tests/unit/sinks/lance/test_namespaces.py"
 
 LANCE_GUARDS = (
     Guard(
+        name="lance: the first file format, which loses NULLs, is refused",
+        file="sinks/lance/sink.py",
+        before="        refuse_first_format(self.name, dataset)\n",
+        after="",
+        test="tests/unit/sinks/lance/test_writer.py -k first_file_format",
+    ),
+    Guard(
+        name="lance: a struct that is NULL is refused where files cannot hold it",
+        file="sinks/lance/writer.py",
+        before="            if _has_null_struct(rows.column(name)):\n",
+        after="            if False:\n",
+        test="tests/unit/sinks/lance/test_writer.py -k struct_that_is_null",
+    ),
+    Guard(
         name="Lance: a namespace that keeps a table's versions itself is not passed by",
         file="sinks/lance/namespaces.py",
         before="if found.managed_versioning:",

@@ -62,7 +62,6 @@ ALONE = {
     "sinks.iceberg.snapshots": "with `sink` it would be a file of 790 lines",
     "sinks.lance.column_files": "the executor's half of `sinks.lance.columns`",
     "sinks.lance.columns": "imports Lance: `opening` imports it when it is needed",
-    "sinks.lance.fields": "with `columns` it would be a file of 630 lines",
     "sinks.lance.loss": "as for Iceberg",
     "sinks.lance.namespaces": "loads slowly: `opening` imports it when a namespace is named",
     "sinks.lance.pages": "the format of Lance's files, as far as we read it",

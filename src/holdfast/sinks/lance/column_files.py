@@ -35,7 +35,7 @@ from holdfast.sinks.conform import Conformer
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.pages import write_joined
 from holdfast.sinks.lance.placing import Assembly, AssemblyPart, Order, Places, refuse_doubles
-from holdfast.sinks.lance.writer import FragmentStream
+from holdfast.sinks.lance.writer import FragmentStream, NullStructs
 from holdfast.storage.port import StorageError
 from holdfast.text import reason_and_cause
 
@@ -163,6 +163,7 @@ class ColumnWriter:
         self._spec = spec
         self._bases = np.asarray(spec.bases)
         self._conformer: tuple[pa.Schema, Conformer] | None = None
+        self._nulls = NullStructs(spec.table, spec.schema, spec.columns.storage_version)
         self._stored = spec.schema.append(pa.field(NUMBER_COLUMN, pa.int64(), nullable=False))
         self._open: _OpenFile | None = None
         self._dataset = _OpenDataset(spec.columns.place)
@@ -197,7 +198,7 @@ class ColumnWriter:
             spec = self._spec
             conformer = Conformer(spec.table, values.schema, spec.schema, may_lack=spec.may_lack)
             self._conformer = (values.schema, conformer)
-        fitted = self._conformer[1](values)
+        fitted = self._nulls.refuse(self._conformer[1](values))
         if numbers is None:
             return fitted
         return pa.RecordBatch.from_arrays([*fitted.columns, numbers], schema=self._stored)

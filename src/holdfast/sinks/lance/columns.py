@@ -21,7 +21,6 @@ from holdfast.errors import (
     LedgerDamagedError,
     SettingsError,
     TableChangedError,
-    UnsupportedTableError,
 )
 from holdfast.model.coverage import Pins, Span
 from holdfast.model.work import StagedGroup
@@ -53,6 +52,7 @@ from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.fields import (
     fitted,
     numbers_in_dataset,
+    refuse_first_format,
     refuse_unwritable,
     with_fields,
 )
@@ -98,6 +98,19 @@ class LanceColumnSink(LanceSink):
         """The dataset's location."""
         return self._place
 
+    def load_writable(self) -> TableView:
+        """Load the dataset's current state, which columns can be written to.
+
+        Raises:
+            UnsupportedTableError: Its file format loses values.
+            TableMissingError: There is no such dataset.
+            StoreUnavailableError: The store does not answer.
+            TableChangedError: The dataset keeps being dropped and recreated.
+        """
+        view = self.load()
+        refuse_first_format(self.name, view.handle.dataset)
+        return view
+
     def begin(self, schema: pa.Schema, pins: Pins, *, is_update: bool) -> None:
         """Take what the run computes; again, if rows were added to it.
 
@@ -117,19 +130,11 @@ class LanceColumnSink(LanceSink):
 
         Raises:
             SettingsError: The columns do not fit the dataset.
-            UnsupportedTableError: The dataset's file format cannot hold them.
         """
         dataset = self._place.open()
-        if dataset.data_storage_version in {"0.1", "legacy"}:
-            raise UnsupportedTableError(
-                table=self.name,
-                what="its file format is Lance's first one, which has no separate columns",
-                cure="write it anew with a current version of Lance",
-            )
         if schema is not None:
             found = fitted(dataset.schema, schema, is_update=is_update)
-            if not is_update:
-                refuse_unwritable(found, dataset.data_storage_version)
+            refuse_unwritable(found, dataset.data_storage_version)
             return found
         if is_update:
             return pa.schema([])  # There is nothing to do.

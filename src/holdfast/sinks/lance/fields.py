@@ -16,7 +16,7 @@ from lance import LanceDataset
 from lance.blob import BlobType
 from lance.schema import LanceSchema
 
-from holdfast.errors import LedgerDamagedError, SettingsError
+from holdfast.errors import LedgerDamagedError, SettingsError, UnsupportedTableError
 from holdfast.reading.lance_rows import all_field_ids
 from holdfast.sinks.base import NUMBER_COLUMN
 from holdfast.text import reason_and_cause
@@ -69,10 +69,10 @@ def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema
 
 
 def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa: ANN401 - a literal.
-    """Refuse columns that Lance cannot write, before a row is paid for.
+    """Refuse columns that Lance cannot write, or not without a value, before a row is paid for.
 
     Args:
-        schema: The new columns.
+        schema: The columns. Rows that fail or were deleted have no value.
         storage_version: The version of Lance's file format that the dataset uses.
 
     Raises:
@@ -83,12 +83,24 @@ def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa:
         try:
             lance.write_dataset(row, f"{folder}/t.lance", data_storage_version=storage_version)
         except (ValueError, OSError, pa.ArrowException) as error:
-            if "null value" in str(error):
-                return  # Only values that are there can be written: most rows have one.
             raise SettingsError(
-                what=f"the dataset cannot hold the new columns: {reason_and_cause(error, {})[0]}",
+                what=f"the dataset cannot hold the columns: {reason_and_cause(error, {})[0]}",
                 cure="choose other names or types",
             ) from error
+
+
+def refuse_first_format(table: str, dataset: LanceDataset) -> None:
+    """Refuse a dataset in Lance's first file format, which reads NULL back as 0 or as empty.
+
+    Raises:
+        UnsupportedTableError: It is one.
+    """
+    if dataset.data_storage_version in {"0.1", "legacy"}:
+        raise UnsupportedTableError(
+            table=table,
+            what="its file format is Lance's first one, which loses NULLs",
+            cure="write it anew with a current version of Lance",
+        )
 
 
 def has_nulls_only(kind: pa.DataType) -> bool:

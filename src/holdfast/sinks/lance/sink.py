@@ -45,6 +45,7 @@ from holdfast.sinks.base import (
     TableView,
 )
 from holdfast.sinks.lance.dataset import DatasetPlace, give_identity, read_identity, unindexed_rows
+from holdfast.sinks.lance.fields import refuse_first_format
 from holdfast.sinks.lance.history import GoneError, History
 from holdfast.sinks.lance.loss import Removal, loss_of, states
 from holdfast.sinks.lance.marks import find_mark, mark_changes, metadata_of
@@ -184,11 +185,14 @@ class LanceSink(StagedFiles):
         """Return what executors need to write to this dataset.
 
         Raises:
-            UnsupportedTableError: There is a filter, or rows are to be found by a key.
+            UnsupportedTableError: There is a filter, rows are to be found by a key, or the
+                dataset's file format loses values.
         """
         if where is not None or on:
             raise self._cannot_filter()
-        stored = view.handle.dataset.schema.remove_metadata()
+        dataset: LanceDataset = view.handle.dataset
+        refuse_first_format(self.name, dataset)
+        stored = dataset.schema.remove_metadata()
         return LanceWriterSpec(
             table=self.name,
             place=self._place,
@@ -196,6 +200,7 @@ class LanceSink(StagedFiles):
             stored=stored,
             rows_per_file=self._rows_per_file,
             bytes_per_file=self._bytes_per_file,
+            storage_version=str(dataset.data_storage_version),
             may_lack=may_lack,
         )
 

@@ -121,6 +121,7 @@ class LanceWriterSpec:
     stored: pa.Schema
     rows_per_file: int
     bytes_per_file: int
+    storage_version: str
     may_lack: MayLack = frozenset()
     delete_column: str = ""
 
@@ -133,6 +134,50 @@ class LanceWriterSpec:
         return LanceTaskWriter(self)
 
 
+class NullStructs:
+    """Finds NULL in place of a struct, which files of Lance 2.0 cannot hold."""
+
+    def __init__(self, table: str, schema: pa.Schema, storage_version: str) -> None:
+        """Note the columns to look at.
+
+        Args:
+            table: The dataset's name, for errors.
+            schema: The columns that are written.
+            storage_version: The version of Lance's file format that the dataset uses.
+        """
+        self._table = table
+        asked = schema if storage_version == "2.0" else ()
+        self._columns = [column.name for column in asked if _has_struct(column.type)]
+
+    def refuse(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows, which have none.
+
+        Raises:
+            ValueMisfitError: They do.
+        """
+        for name in self._columns:
+            if _has_null_struct(rows.column(name)):
+                raise ValueMisfitError(
+                    table=self._table,
+                    column=name,
+                    problem="a struct is NULL, which files of Lance 2.0 cannot hold",
+                )
+        return rows
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    below = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_struct(kind) or any(map(_has_struct, below))
+
+
+def _has_null_struct(array: pa.Array) -> bool:
+    if not _has_struct(array.type):
+        return False
+    if pa.types.is_struct(array.type):
+        return bool(array.null_count) or any(map(_has_null_struct, array.flatten()))
+    return _has_null_struct(array.flatten())
+
+
 class LanceTaskWriter:
     """Writes one task's output."""
 
@@ -140,6 +185,7 @@ class LanceTaskWriter:
         """Open nothing yet: a task without rows leaves no file."""
         self._spec = spec
         self._conformer: tuple[pa.Schema, Conformer] | None = None
+        self._nulls = NullStructs(spec.table, spec.schema, spec.storage_version)
         self._stream: FragmentStream | None = None
         self._rows = 0
         self._size_bytes = 0
@@ -167,7 +213,7 @@ class LanceTaskWriter:
             spec = self._spec
             conformer = Conformer(spec.table, batch.schema, spec.schema, may_lack=spec.may_lack)
             self._conformer = (batch.schema, conformer)
-        return self._conformer[1](batch)
+        return self._nulls.refuse(self._conformer[1](batch))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows that `fit` has returned.

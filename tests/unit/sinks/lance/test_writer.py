@@ -9,8 +9,10 @@ import lance
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import SettingsError, UnsupportedTableError
 from holdfast.sinks.base import Change, Outcome, RunMark, TaskWriter
 from holdfast.sinks.conform import ValueMisfitError
+from holdfast.sinks.lance.columns import LanceColumnSink
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.sink import LanceSink
 
@@ -84,3 +86,53 @@ def test_a_blob_that_names_another_file_is_refused_by_column(tmp_path: Path) -> 
     with pytest.raises(ValueMisfitError, match="refers to another file") as caught:
         writer.fit(rows)
     assert caught.value.column == "blob"
+
+
+STRUCT = pa.struct([("a", pa.int64())])
+NULL_STRUCTS = {
+    "a column": pa.array([{"a": 1}, None], STRUCT),
+    "in a list": pa.array([[{"a": 1}, None], None], pa.list_(STRUCT)),
+    "in a struct": pa.array([{"b": {"a": 1}}, {"b": None}], pa.struct([("b", STRUCT)])),
+}
+
+
+@pytest.mark.parametrize("name", NULL_STRUCTS)
+def test_a_struct_that_is_null_is_refused_where_lance_cannot_hold_it(
+    tmp_path: Path, name: str
+) -> None:
+    """By column, before a file is written; later formats keep it."""
+    values = NULL_STRUCTS[name]
+    rows = pa.record_batch({"t": values})
+    old = Dataset(tmp_path / "old", pa.field("t", values.type), "2.0")
+    with pytest.raises(ValueMisfitError, match=r"Lance 2\.0 cannot hold") as caught:
+        old.writer().fit(rows)
+    assert (caught.value.column, caught.value.retry_safe) == ("t", False)
+    old.append(rows.slice(0, 0))
+    new = Dataset(tmp_path / "new", pa.field("t", values.type), "2.1")
+    new.append(rows)
+    assert lance.dataset(new.uri).to_table()["t"].to_pylist() == values.to_pylist()
+
+
+def test_the_first_file_format_is_refused_because_it_loses_nulls(tmp_path: Path) -> None:
+    """Lance reads them back as 0 or as empty, and says nothing. Columns are refused as well."""
+    dataset = Dataset(tmp_path, pa.field("n", pa.int64()), "legacy")
+    with pytest.raises(UnsupportedTableError, match="loses NULLs"):
+        dataset.writer()
+    place = DatasetPlace(uri=dataset.uri, options={})
+    columns = LanceColumnSink(place, rows_per_file=1000, bytes_per_file=10**9)
+    with pytest.raises(UnsupportedTableError, match="loses NULLs"):
+        columns.load_writable()
+
+
+def test_columns_of_structs_need_a_format_that_holds_null(tmp_path: Path) -> None:
+    """Rows that fail or were deleted have no value: it is said before a row is paid for."""
+    for version, is_refused in (("2.0", True), ("2.1", False)):
+        dataset = Dataset(tmp_path / version, pa.field("n", pa.int64()), version)
+        place = DatasetPlace(uri=dataset.uri, options={})
+        columns = LanceColumnSink(place, rows_per_file=1000, bytes_per_file=10**9)
+        schema = pa.schema([("t", STRUCT)])
+        if is_refused:
+            with pytest.raises(SettingsError, match="does not encode struct validity"):
+                columns.fit(schema, is_update=False)
+        else:
+            assert columns.fit(schema, is_update=False) == schema
