@@ -141,6 +141,11 @@ def test_a_search_finds_the_new_vectors(desk: LanceDesk) -> None:
     )
     assert report.unindexed_rows == {"vector_idx": 180}
     assert desk.dataset().to_table(["id"], nearest=nearest)["id"].to_pylist() == [250]
+    added = desk.run("one more").add_columns(
+        to=desk.to, transform=lambda batch: {"more": batch["id"]}, read_columns=["id"]
+    )
+    assert added.unindexed_rows == {"vector_idx": 180}
+    assert desk.dataset().to_table(["id"], nearest=nearest)["id"].to_pylist() == [250]
 
 
 def test_another_engine_reads_the_columns(desk: LanceDesk) -> None:

@@ -270,7 +270,8 @@ class Rewrites:
         known = self.known(view)
         for first in range(0, len(items), _FILES_OF_A_JOB):
             some = items[first : first + _FILES_OF_A_JOB]
-            log_step(ledger.run_id, f"searches {len(some):,} of {len(items):,} files of the table")
+            does = "searches" if change.takes_rows else "writes columns of"
+            log_step(ledger.run_id, f"{does} {len(some):,} of {len(items):,} files of the table")
             nonce = ledger.ports.new_nonce()
             plan = RewritePlan(
                 rewriter=self.sink.rewriter(view, change),
@@ -286,8 +287,9 @@ class Rewrites:
             ledger.log.append(Rewritten(rewrites=part, removed_rows=removed))
             known.update({rewrite.state: rewrite for rewrite in done})
             self._known_there = Known()  # The new ones have not been asked for.
-            self.tally.searched_files += len(done)
-            self.tally.searched_again += len(done) if is_again else 0
+            if change.takes_rows:
+                self.tally.searched_files += len(done)
+                self.tally.searched_again += len(done) if is_again else 0
             raise_problems(reports)
         return targets.keys() - known.keys()
 

@@ -84,7 +84,7 @@ def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa:
             lance.write_dataset(row, f"{folder}/t.lance", data_storage_version=storage_version)
         except (ValueError, OSError, pa.ArrowException) as error:
             raise SettingsError(
-                what=f"the dataset cannot hold the columns: {reason_and_cause(error, {})[0]}",
+                what=f"the dataset cannot hold the new columns: {reason_and_cause(error, {})[0]}",
                 cure="choose other names or types",
             ) from error
 
