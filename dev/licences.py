@@ -33,6 +33,7 @@ MACHINE = {
     "python_version": "3.11",
     "sys_platform": "linux",
 }
+EXTRAS = ("", "spark", "iceberg", "lance", "cli", "openlineage", "opentelemetry")
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)(?:\s*;\s*([^\\\n]+?))?\s*\\?$", re.MULTILINE)
 _HEAD = """# Licences
 
@@ -42,7 +43,7 @@ the tests run on, on Linux with Python 3.11. `make licences` writes this page, a
 `tests/unit/project/test_licences.py` fails if it is out of date or if a package in the first table
 has a licence with conditions on the code that uses it.
 
-## Installed with `holdfast[spark,iceberg,lance,cli]`
+## Installed with `holdfast[spark,iceberg,lance,cli,openlineage,opentelemetry]`
 
 """
 _DEVELOPMENT = """
@@ -105,7 +106,7 @@ def licences() -> dict[str, str]:
 def installed_with_holdfast() -> set[str]:
     """Return the packages that the wheel and its extras need, directly or not."""
     found: set[tuple[str, str]] = set()
-    left = [("holdfast", extra) for extra in ("", "spark", "iceberg", "lance", "cli")]
+    left = [("holdfast", extra) for extra in EXTRAS]
     while left:
         name, extra = left.pop()
         if (name, extra) in found:

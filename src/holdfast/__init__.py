@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from holdfast.engine.cleanup import Aborted, Swept
     from holdfast.model.history import RunStatus
     from holdfast.model.limits import Limits
+    from holdfast.model.records import MergeCounts
     from holdfast.model.report import Report
     from holdfast.opening import runs
+    from holdfast.progress.events import Event
+    from holdfast.progress.lineage import open_lineage
+    from holdfast.progress.telemetry import open_telemetry
     from holdfast.rehearsal import Trial
     from holdfast.run import Run
     from holdfast.sinks.targets import Create, IcebergTable, LanceTable
@@ -30,8 +34,12 @@ _HOMES = {
     "holdfast.engine.cleanup": ("Aborted", "Swept"),
     "holdfast.model.history": ("RunStatus",),
     "holdfast.model.limits": ("Limits",),
+    "holdfast.model.records": ("MergeCounts",),
     "holdfast.model.report": ("Report",),
     "holdfast.opening": ("runs",),
+    "holdfast.progress.events": ("Event",),
+    "holdfast.progress.lineage": ("open_lineage",),
+    "holdfast.progress.telemetry": ("open_telemetry",),
     "holdfast.rehearsal": ("Trial",),
     "holdfast.run": ("Run",),
     "holdfast.sinks.targets": ("Create", "IcebergTable", "LanceTable"),
@@ -45,6 +53,7 @@ _HOMES = {
 __all__ = [
     "Aborted",
     "Create",
+    "Event",
     "FilesScan",
     "HoldfastError",
     "IcebergScan",
@@ -53,6 +62,7 @@ __all__ = [
     "LanceTable",
     "Limits",
     "Materialized",
+    "MergeCounts",
     "ParquetScan",
     "PerRow",
     "PerWorker",
@@ -64,6 +74,8 @@ __all__ = [
     "Trial",
     "__version__",
     "materialize",
+    "open_lineage",
+    "open_telemetry",
     "per_row",
     "per_worker",
     "runs",

@@ -19,6 +19,7 @@ from holdfast.model.coverage import Pins
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.opening import active_session, open_columns
+from holdfast.progress.events import Listener
 from holdfast.sinks.targets import LanceTable, asked_target
 from holdfast.sources.base import checked_columns
 from holdfast.sources.filters import as_expression
@@ -33,6 +34,7 @@ class ColumnVerbs:
 
     _version: str
     _progress: bool | None
+    _listeners: tuple[Listener, ...]
 
     def add_columns(  # noqa: PLR0913 - each is a choice of the user's.
         self,
@@ -149,13 +151,16 @@ class ColumnVerbs:
         started = time.monotonic()
         given = ColumnInput(mode, to, options, read_columns, schema, where)
         writing = given.writing(self._ledger(given.session), self._version)
-        report = writing.run(None, progress=self._progress)
-        return replace(
-            report,
-            rows_again=given.rows.rows_again,
-            rows_without_columns=given.sink.rows_without_columns(),
-            seconds=time.monotonic() - started,
-        )
+
+        def completed(report: Report) -> Report:
+            return replace(
+                report,
+                rows_again=given.rows.rows_again,
+                rows_without_columns=given.sink.rows_without_columns(),
+                seconds=time.monotonic() - started,
+            )
+
+        return writing.run(None, completed, progress=self._progress, listeners=self._listeners)
 
 
 class ColumnInput:
@@ -197,6 +202,7 @@ class ColumnInput:
         self.mode, self.target, self.options = mode, target, options
         self.sink, scan = open_columns(target, self.session, columns or (), as_expression(where))
         self.identity = scan.identity
+        self.reads: tuple[str, ...] = (self.sink.name,)
         self._is_update = mode == "update_columns"
         self.rows = ColumnRows(
             scan, SparkJobs(self.session), options, schema, self._fitted, self._begin

@@ -18,7 +18,7 @@ from holdfast.ledger.row_files import KeyFiles
 from holdfast.model.coverage import Pins
 from holdfast.opening import active_session, open_scan
 from holdfast.sources.materialized import Materialized, MaterializedScan, identity_of
-from holdfast.sources.scans import Scan
+from holdfast.sources.scans import Scan, names_of
 from holdfast.spark import SparkDataFrame, SparkSession
 from holdfast.storage.objects import ObjectStorage
 from holdfast.worker.probe import TrialPlan
@@ -32,6 +32,8 @@ class Input(SettledInput, Protocol):
     session: SparkSession | None
     # Whether each start compares it with what an earlier start has read.
     compares: bool
+    # What is read, as it was named: URIs, or a table; empty for a DataFrame.
+    reads: tuple[str, ...]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -62,6 +64,7 @@ class DataFrameInput:
 
     identity = ""
     compares = True
+    reads: tuple[str, ...] = ()
 
     def __init__(self, df: SparkDataFrame, key: str | Sequence[str] | None) -> None:
         """Check that the key identifies rows.
@@ -113,6 +116,7 @@ class ScanInput:
         if self.session is None:
             raise SettingsError(what="no Spark session is active", cure="start one first")
         self._scan = open_scan(scan, self.session)
+        self.reads = names_of(scan)
         self.identity = self._scan.identity
         self._submitter: Submitter | None = None
         self._pins: Pins | None = None
@@ -157,6 +161,7 @@ class MaterializedInput:
 
     key: tuple[str, ...] = ()
     compares = False
+    reads: tuple[str, ...] = ()
 
     def __init__(self, rows: Materialized, key: str | Sequence[str] | None) -> None:
         """Keep the DataFrame; nothing is written yet.

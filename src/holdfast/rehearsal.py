@@ -24,6 +24,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Ready
 from holdfast.model.report import Report, counted, readable_amount, readable_time
 from holdfast.opening import active_session, open_table
+from holdfast.progress.events import Listener
 from holdfast.sinks.base import Filter, Sink
 from holdfast.sinks.targets import Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized
@@ -92,6 +93,7 @@ class StagedInput:
     key: tuple[str, ...] = ()
     identity = ""
     compares = False
+    reads: tuple[str, ...] = ()
 
     def __init__(self, session: SparkSession | None) -> None:
         """Keep the session, which only an upsert or a filter needs."""
@@ -122,6 +124,7 @@ class Rehearsal:
     """The methods of a run that show what it would do, and do it after a look."""
 
     _progress: bool | None
+    _listeners: tuple[Listener, ...]
     # Options shared by every write of this run.
     _common: Mapping[str, Any]
 
@@ -268,8 +271,12 @@ class Rehearsal:
             identity=replace(identity, table_uuid=view.uuid),
             ready=ready,
         )
-        report = writing.run(None, progress=self._progress)
-        return replace(report, seconds=time.monotonic() - started)
+        return writing.run(
+            None,
+            lambda report: replace(report, seconds=time.monotonic() - started),
+            progress=self._progress,
+            listeners=self._listeners,
+        )
 
 
 def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready]:

@@ -42,6 +42,7 @@ from holdfast.opening import (
     open_store,
     open_table,
 )
+from holdfast.progress.events import Listener, listeners_of
 from holdfast.rehearsal import Rehearsal
 from holdfast.sinks.base import Filter, Sink, WriteMode
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
@@ -81,6 +82,9 @@ class Run(Rehearsal, ColumnVerbs):
             kept, and a start with a higher budget goes on.
         progress: Show progress on stderr. By default as a picture in a terminal and in a notebook,
             elsewhere as a line every ten seconds to a minute, in the log if it shows INFO.
+        on_event: A function that is called with an `hf.Event` when a start begins, goes on and
+            ends, or several: `hf.open_lineage(...)` and `hf.open_telemetry()` return such. They
+            run on a thread of their own, and cannot harm the job.
 
     Raises:
         SettingsError: An argument cannot be used.
@@ -100,6 +104,7 @@ class Run(Rehearsal, ColumnVerbs):
         limits: Limits = DEFAULT_LIMITS,
         budget: float | None = None,
         progress: bool | None = None,
+        on_event: Listener | Sequence[Listener] | None = None,
     ) -> None:
         """Check and keep the arguments; nothing is read or written yet."""
         encode_run_id(run_id)
@@ -108,6 +113,7 @@ class Run(Rehearsal, ColumnVerbs):
         self._store_options = store_options
         self._version = version
         self._progress = progress
+        self._listeners = listeners_of(on_event)
         # Options shared by every write of this run.
         self._common: dict[str, Any] = {
             "takeover": takeover,
@@ -578,5 +584,9 @@ class Run(Rehearsal, ColumnVerbs):
             of_run={"version": self._version, "retry_of": self._retry_of},
         )
         self._prepared = None
-        report = writing.run(prepared, progress=self._progress)
-        return replace(report, seconds=time.monotonic() - started)
+        return writing.run(
+            prepared,
+            lambda report: replace(report, seconds=time.monotonic() - started),
+            progress=self._progress,
+            listeners=self._listeners,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Ready
 from holdfast.model.report import Report
 from holdfast.opening import CURE_OF_CREATE, open_table, refuse_on_lance
+from holdfast.progress.events import Event, Listener, heard
 from holdfast.progress.watching import shown
 from holdfast.sinks.base import Sink, TableView, WriterSpec
 from holdfast.sinks.conform import Conformer
@@ -103,12 +104,40 @@ class Writing:
             identity=identity_on(table=sink.name, table_uuid=view.uuid),
         )
 
-    def run(self, prepared: Prepared | None, *, progress: bool | None) -> Report:
+    def run(
+        self,
+        prepared: Prepared | None,
+        complete: Callable[[Report], Report],
+        *,
+        progress: bool | None,
+        listeners: Sequence[Listener],
+    ) -> Report:
         """Write, and return the report.
 
         Args:
             prepared: What `remaining` has claimed and measured.
+            complete: Puts into the report what only the caller knows.
             progress: Whether to show progress; None to decide by where the output goes.
+            listeners: What is told what happens.
+
+        Raises:
+            SchemaMismatchError: The output does not fit the table.
+            HoldfastError: Any other error; durable work is kept.
+        """
+        about = Event(
+            kind="started",
+            at=0.0,
+            run_id=self.ledger.run_id,
+            table=self.sink.name,
+            location=self.view.location,
+            inputs=self.given.reads,
+        )
+        with heard(listeners, self.ledger, about) as told:
+            told.report = report = complete(self._run(prepared, progress=progress))
+        return report
+
+    def _run(self, prepared: Prepared | None, *, progress: bool | None) -> Report:
+        """Write, and return the report.
 
         Raises:
             SchemaMismatchError: The output does not fit the table.

@@ -94,6 +94,7 @@ class CliLake:
         sink: Sink | None = None,
         branch: str = "main",
         mode: str = "append",
+        ledger: Ledger | None = None,
         **options: Any,  # noqa: ANN401 - any of `WriteOptions`.
     ) -> Report:
         """Start a run, as a script does; by default on the Iceberg table."""
@@ -111,7 +112,8 @@ class CliLake:
             version="",
             on=chosen.on_columns,
         )
-        driver = Driver(ledger=self.ledger(run_id, ports), sink=sink, input=Unpinned(submitter))
+        ledger = ledger or self.ledger(run_id, ports)
+        driver = Driver(ledger=ledger, sink=sink, input=Unpinned(submitter))
         return driver.write(view, identity, chosen)
 
     def start_and_die(self, run_id: str, submitter: MemorySubmitter, **options: Any) -> None:  # noqa: ANN401

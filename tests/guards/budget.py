@@ -9,6 +9,13 @@ _PURSES = "tests/unit/worker/test_budget.py"
 
 BUDGET_GUARDS = (
     Guard(
+        name="budget: what is taken after the run has ended pays for nothing",
+        file="worker/budget.py",
+        before="self._is_over = self._has_ended()",
+        after="self._is_over = False",
+        test="tests/unit/worker/test_budget.py -k swept",
+    ),
+    Guard(
         name="budget: a task that cannot pay for a row of a batch ends",
         file="worker/batch_steps.py",
         before="    count = affords(rows.num_rows) if rows.num_rows else 0\n",

@@ -20,6 +20,13 @@ _TASKS = "tests/unit/worker/test_task_rows_that_delete.py"
 
 UPSERT_GUARDS = (
     Guard(
+        name="upsert: a suspended process holds up no other that needs a part of the index",
+        file="worker/key_search.py",
+        before="wait_s=_WAIT_S",
+        after="wait_s=3.0",
+        test="tests/unit/worker/test_key_buckets.py -k suspended",
+    ),
+    Guard(
         name="upsert: an index is that of the work which is posted",
         file="engine/base.py",
         before="if (known.work, known.meaning) == (work.name, meaning):\n",

@@ -18,7 +18,7 @@ from tests.fakes.rig import LAYOUT, Rig
 
 RUN = (
     *("run_id", "store", "store_options", "version", "takeover", "if_committed", "verify_input"),
-    *("strict_code", "limits", "budget", "progress"),
+    *("strict_code", "limits", "budget", "progress", "on_event"),
 )
 APPEND = (
     *("source", "to", "key", "transform", "batch_format", "batch_rows", "one_to_one"),

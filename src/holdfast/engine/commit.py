@@ -28,9 +28,9 @@ from holdfast.ledger.key_hits import count_hits
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import write_objects
 from holdfast.ledger.run_log import RunFile, RunLog
-from holdfast.model.merging import MergeCounts
 from holdfast.model.records import (
     Intent,
+    MergeCounts,
     PartReference,
     Receipt,
     Refused,

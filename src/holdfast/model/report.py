@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from holdfast.model.merging import MergeCounts
-from holdfast.model.records import Intent, Ready, Receipt
+from holdfast.model.records import Intent, MergeCounts, Ready, Receipt
 from holdfast.text import printable
 
 # "ready": everything is staged and checked, and the user commits it.

@@ -272,6 +272,8 @@ class TableView:
     next_sequence_number: int
     settled_below: int
     handle: Any
+    # The URI of the table's folder.
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

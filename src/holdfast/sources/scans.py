@@ -93,6 +93,13 @@ class LanceScan:
     options: Mapping[str, str] | None = field(default=None, repr=False)
 
 
+def names_of(scan: Scan) -> tuple[str, ...]:
+    """Return what a scan reads, as the user named it: URIs, or a table's name."""
+    if isinstance(scan, IcebergScan):
+        return (scan.table if isinstance(scan.table, str) else scan.table.name,)
+    return (scan.uri,) if isinstance(scan, LanceScan) else scan.paths
+
+
 def scan_lance(
     uri: str,
     *,

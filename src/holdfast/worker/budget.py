@@ -248,6 +248,7 @@ class Purse:
         account: Account | None = None,
         allowance: Allowance | None = None,
         place: int = 0,
+        has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start with nothing taken.
 
@@ -255,7 +256,10 @@ class Purse:
             account: Where money is taken from; None if rows are not limited.
             allowance: How the job's tasks divide it.
             place: The task's position in the job.
+            has_ended: Whether the run has gone on without the job.
         """
+        self._has_ended = has_ended
+        self._is_over = False
         self._account = account
         self._allowance = allowance
         self._chain = place
@@ -306,7 +310,7 @@ class Purse:
         while not self._is_enough(each * (in_flight + 1)) and not self._is_dry:
             self._take(each * (in_flight + 1) - self._left)
         found = 0
-        if self._is_enough(each):
+        if self._is_enough(each) and not self._is_over:
             rows = int((self._left + self._slack) / each) - in_flight if each else wanted
             found = max(0, min(wanted, rows))
         self.is_out |= not found and not in_flight
@@ -366,6 +370,9 @@ class Purse:
                 before, self._seen = found
                 self._held += before.balance - self._seen.balance
                 self._said = (self.spent, self._rows)
+                # A sweep deletes entries, but not before the run has ended. So what was taken
+                # counts only if it had not: else it may be money that was taken before.
+                self._is_over = self._has_ended()
                 return
             self._chain += 1
         self._is_dry = True

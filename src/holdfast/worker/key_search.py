@@ -59,6 +59,8 @@ _PORTION_BYTES = 24 * 1024 * 1024
 _ROW_BYTES = 48
 # How many files one process fetches at a time.
 _FETCHED = 2
+# How long a process waits until another has fetched a file, and how often it looks.
+_WAIT_S, _LOOK_S = 30.0, 0.05
 # An index that has not been searched for so long is deleted before another comes.
 _UNUSED_S = 3600.0
 _FOLDER = "holdfast-keys"
@@ -194,13 +196,13 @@ class BucketSearch:
                     number = numbers.pop()
                     if (folder / f"{number}.arrow").exists():
                         continue
-                    if locks.enter_context(_locked(folder / f"{number}.lock", wait=False)):
+                    if locks.enter_context(_locked(folder / f"{number}.lock")):
                         some.append(number)
                     else:
                         busy.append(number)
-                if not some and busy:  # Another process fetches it: wait for that.
+                if not some and busy:  # Another process fetches it: wait for that, but not long.
                     number = busy.pop()
-                    locks.enter_context(_locked(folder / f"{number}.lock", wait=True))
+                    locks.enter_context(_locked(folder / f"{number}.lock", wait_s=_WAIT_S))
                     some.append(number)
                 missing = [n for n in some if not (folder / f"{n}.arrow").exists()]
                 for number, data in zip(
@@ -323,18 +325,27 @@ def _mapped(path: Path, *, compare: bool) -> pa.RecordBatch:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock a file, and yield whether that was possible; a process that dies unlocks it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def _locked(path: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
+    """Lock a file, and yield whether that was possible; a process that dies unlocks it.
+
+    One that is suspended does not, so no one waits for it without end. Nothing depends on the lock:
+    without it a file is fetched twice.
+    """
+    descriptor, until = os.open(path, os.O_RDWR | os.O_CREAT, 0o600), time.monotonic() + wait_s
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        while not (is_ours := _is_locked(descriptor)) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        yield is_ours
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Try to lock an open file; return whether it is locked by us now."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def _shared_folder(name: str) -> Path | None:

@@ -217,7 +217,7 @@ class TaskPlan:
             nonce=ledger.ports.new_nonce(),
             sleep=ledger.ports.sleep,
         )
-        return Purse(account, allowance, place)
+        return Purse(account, allowance, place, has_ended=lambda: bool(ledger.end()))
 
 
 def _settle(purse: Purse) -> None:

@@ -13,8 +13,7 @@ from holdfast.engine.cleanup import sweep
 from holdfast.errors import DuplicateOutputError, JobFailedError, LedgerDamagedError
 from holdfast.ledger import key_hits
 from holdfast.ledger.run_log import RunLog
-from holdfast.model.merging import MergeCounts
-from holdfast.model.records import Indexed, Rewritten
+from holdfast.model.records import Indexed, MergeCounts, Rewritten
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.worker import key_buckets, key_index
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan

@@ -27,6 +27,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRA_OF = {
     "cli/": "cli",
     "pages/": "cli",
+    "progress/lineage": "openlineage",
+    "progress/telemetry": "opentelemetry",
     "progress/": "cli",
     "sinks/iceberg/": "iceberg",
     "reading/iceberg_rows": "iceberg",
@@ -36,7 +38,13 @@ EXTRA_OF = {
     "spark/": "spark",
     "worker/transforms": "spark",
 }
-PACKAGE_OF = {"IPython": "ipython", "griffe": "griffelib", "lance": "pylance"}
+PACKAGE_OF = {
+    "IPython": "ipython",
+    "griffe": "griffelib",
+    "lance": "pylance",
+    "openlineage": "openlineage-python",
+    "opentelemetry": "opentelemetry-api",
+}
 # Not installed by Holdfast; imported only if it is there.
 BROUGHT_BY_OTHERS = {
     "ipython": "a notebook runs on it",

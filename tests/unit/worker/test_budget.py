@@ -273,3 +273,14 @@ def test_an_amount_that_pays_for_no_row_is_not_worth_a_pass(
 ) -> None:
     """A pass reads the whole input."""
     assert allowance(amount, row_cost=row_cost).pays_for_a_row == pays
+
+
+def test_money_of_an_account_that_was_swept_pays_for_nothing() -> None:
+    """An entry that is created anew is one that had been there: its money may be spent."""
+    storage, allowed = MemoryStorage(), allowance(4.0, slots=1, row_cost=1.0, is_exact=True)
+    first = purse(storage, allowed)
+    assert spend(first, lambda: 1.0) == 4.0
+    late = Purse(account(storage, allowed, "late"), allowed, 1, has_ended=lambda: True)
+    for uri in [uri for uri in storage.objects if "accounts" in uri]:
+        del storage.objects[uri]
+    assert (spend(late, lambda: 1.0), late.is_out) == (0.0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -367,3 +368,27 @@ def test_processes_that_come_at_the_same_time_fetch_each_file_once(
     assert len(fetched) == len(set(fetched)) < len(files) + 1
     assert all(numbers == [-1, -1] for _, numbers in answers)
     assert len(list(disk.glob("holdfast-keys/*/*.arrow"))) == len(files) > 10
+
+
+def test_a_process_that_is_suspended_while_it_fetches_holds_no_other_up(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock stays: another fetches the files too, after a while."""
+    monkeypatch.setattr(key_search, "_WAIT_S", 0.1)
+    storage, ids = MemoryStorage(), pa.array(range(40), pa.int64())
+    made = large_index(storage, [[ids]])
+    (wanted,) = made.search([[ids]])
+    suspended = []
+    for file in disk.glob("holdfast-keys/*/*.arrow"):
+        file.unlink()
+        lock = file.with_suffix(".lock").open("r+b")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        suspended.append(lock)
+    other = BucketSearch(storage=storage, layout=LAYOUT, files=made.files, columns=1)
+    began = time.monotonic()
+    (found,) = other.search([[ids]])
+    assert time.monotonic() - began < 3.0
+    assert found.tolist() == wanted.tolist()
+    assert len(suspended) == len(list(disk.glob("holdfast-keys/*/*.arrow"))) > 1
+    for lock in suspended:
+        lock.close()

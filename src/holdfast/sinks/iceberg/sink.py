@@ -139,6 +139,7 @@ class IcebergSink(StagedFiles):
             next_sequence_number=metadata.next_sequence_number(),
             settled_below=metadata.next_sequence_number(),
             handle=table,
+            location=table.location(),
         )
 
     def columns_since(self, view: TableView, began: Mapping[str, Any]) -> frozenset[ColumnPath]:

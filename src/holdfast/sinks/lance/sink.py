@@ -420,6 +420,7 @@ class LanceSink(StagedFiles):
             next_sequence_number=dataset.version + 1,
             settled_below=history.settled_below(),
             handle=history,
+            location=self._place.uri,
         )
 
     def _fragment(self, group: StagedGroup) -> FragmentMetadata:
