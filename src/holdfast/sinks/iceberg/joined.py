@@ -12,6 +12,7 @@ so nothing is read. Files of deletes have no manifest before that.
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,9 +50,9 @@ from holdfast.storage.runtime import io_runtime
 _ENABLED = "commit.manifest-merge.enabled"
 # Manifests with other headers, as after a change of the table's schema, are joined apart.
 _KINDS_MAX = 8
-# Readers decode manifests in parallel, so one is no larger even if its entries are small. Java,
-# too, begins another for each 10,000 files, as long as it has cores.
-_FILES_MAX = 10_000
+# Readers decode manifests in parallel, and ask for each. So there is one for each core, as Java
+# writes them, but none is begun for fewer files than this.
+_FILES_MIN = 10_000
 # How much is fetched at a time.
 _FETCHED_BYTES = 8 << 20
 
@@ -71,12 +72,18 @@ def merged_paths(table: Table, groups: Sequence[StagedGroup], name: str) -> list
         return []
     target = WriteOptions.of(".".join(table.name()), table.properties).manifest_bytes
     most = sum(group.size_bytes for group in groups) // target + _KINDS_MAX
-    most += sum(len(group.files) for group in groups) // _FILES_MAX
+    most += sum(len(group.files) for group in groups) // _files_max(groups)
     locations = SimpleLocationProvider(table.location(), table.properties)
     return [
         locations.new_metadata_location(f"{name}-merged-{number:05d}.avro")
         for number in range(min(most, len(groups) // 2))
     ]
+
+
+def _files_max(groups: Sequence[StagedGroup]) -> int:
+    """Return how many files a manifest lists at most, even if its entries are small."""
+    files = sum(len(group.files) for group in groups)
+    return max(_FILES_MIN, -(-files // (os.cpu_count() or 1)))
 
 
 def merged_manifests(
@@ -104,6 +111,7 @@ def merged_manifests(
     open_ones: dict[str, _Joined] = {}
     found: list[Merge] = []
     own = [group for group in groups if details[group.path].spec_id == spec.spec_id]
+    files_max = _files_max(own)
     for group, source in _sources(storage, own, details):
         joined = open_ones.get(source.header)
         if joined is None:
@@ -111,7 +119,7 @@ def merged_manifests(
                 continue
             joined = open_ones[source.header] = _Joined(path, source.head)
         joined.take(group, source)
-        if joined.size_bytes >= target or joined.files >= _FILES_MAX:
+        if joined.size_bytes >= target or joined.files >= files_max:
             done = open_ones.pop(source.header)
             found += done.write(storage, spec, table.schema(), details)
     for joined in open_ones.values():
@@ -341,6 +349,7 @@ def joined_manifests(
     target = WriteOptions.of(".".join(heads.table.name()), properties).manifest_bytes
     details, whole = {g.path: detail_of(g) for g in groups}, {g.path: g for g in groups}
     open_ones: dict[int, _Joined] = {}
+    files_max = _files_max(groups)
     listed: list[StagedGroup] = []
     data: dict[str, bytes] = {}
 
@@ -371,7 +380,7 @@ def joined_manifests(
             group,
             _Source(header=head.header, head=head.data, listed=detail.listed, entries=entries),
         )
-        if joined.size_bytes >= target or joined.files >= _FILES_MAX:
+        if joined.size_bytes >= target or joined.files >= files_max:
             close(detail.spec_id, head)
     for spec_id in list(open_ones):
         if (head := heads.of(spec_id)) is not None:

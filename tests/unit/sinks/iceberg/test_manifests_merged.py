@@ -133,6 +133,18 @@ def test_manifests_grow_to_the_size_that_the_table_wants(tmp_path: Path) -> None
     assert all(6_000 <= merge.group.size_bytes < 7_000 for merge in found[:-1])
 
 
+@pytest.mark.parametrize(("cores", "files"), [(1, [12]), (3, [4, 4, 4]), (64, [2] * 6)])
+def test_there_is_a_manifest_for_each_core_that_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, files: list[int]
+) -> None:
+    """But none is begun for few files."""
+    monkeypatch.setattr("holdfast.sinks.iceberg.joined._FILES_MIN", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    sink = made(tmp_path)
+    groups = staged(sink, *({"id": [number]} for number in range(12)))
+    assert [len(merge.sources) for merge in merged(sink, groups)] == files
+
+
 def test_manifests_with_other_headers_are_merged_apart(tmp_path: Path) -> None:
     """The table gained a column meanwhile, which the manifests' own schema shows."""
     sink = made(tmp_path)
