@@ -44,6 +44,7 @@ PACKAGE_OF = {
     "lance": "pylance",
     "openlineage": "openlineage-python",
     "opentelemetry": "opentelemetry-api",
+    "yaml": "pyyaml",
 }
 # Not installed by Holdfast; imported only if it is there.
 BROUGHT_BY_OTHERS = {
