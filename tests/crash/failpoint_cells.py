@@ -167,6 +167,10 @@ class Cell:
     deletes: Deletes = ""
     # Whether an upsert has more keys than one task holds.
     is_large: bool = False
+    # Whether the write stages everything, and a commit follows.
+    is_staged: bool = False
+    # Whether tasks take what calls cost from an account.
+    has_budget: bool = False
 
     @property
     def row(self) -> str:
@@ -177,6 +181,8 @@ class Cell:
         kind += " by positions" if self.by_position else ""
         kind += {"": "", "some": " with deletes", "all": " of deletes only"}[self.deletes]
         kind += " by a large index" if self.is_large else ""
+        kind += ", committed later" if self.is_staged else ""
+        kind += ", with a budget" if self.has_budget else ""
         kind += ", after a conflict" if self.is_late else ""
         return f"{self.step}{kind}{', onto Lance' if self.is_lance else ''}"
 
@@ -189,6 +195,8 @@ class Cell:
         kind += "positions-" if self.by_position else ""
         kind += f"deletes-{self.deletes}-" if self.deletes else ""
         kind += "large-" if self.is_large else ""
+        kind += "later-" if self.is_staged else ""
+        kind += "budget-" if self.has_budget else ""
         kind += "late-" if self.is_late else ""
         return f"{kind}{self.step}-{self.fault}"
 
@@ -411,8 +419,56 @@ def _column_cells() -> list[Cell]:
     ]
 
 
+def _later_cells() -> list[Cell]:
+    """Return the cells of a write whose commit comes later: around its last record and that."""
+    steps: tuple[tuple[str, Story], ...] = (
+        ("before-ready", "job"),
+        ("after-ready", "job"),
+        ("before-intent", "job"),
+        ("after-intent", "job"),
+        ("before-post", "job"),
+        ("after-post", "job"),
+        ("before-receipt", "job"),
+        ("after-receipt", "job"),
+        ("after-copies", "renewal"),
+        ("after-refused", "conflict"),
+        ("after-abort-is-resolved", "abort"),
+    )
+    kinds: tuple[tuple[Verb, bool], ...] = (("append", False), ("append", True), ("upsert", False))
+    return [
+        Cell(
+            step=step,
+            of="driver",
+            story=story,
+            fault=fault,
+            verb=verb,
+            is_lance=is_lance,
+            is_staged=True,
+        )
+        for verb, is_lance in kinds
+        for step, story in steps[: len(steps) if verb == "append" and not is_lance else 6]
+        for fault in FAULTS
+    ]
+
+
+def _budget_cells() -> list[Cell]:
+    """Return the cells of a task that takes money."""
+    return [
+        Cell(step=step, of="task", story="job", fault=fault, has_budget=True)
+        for step in ("before-entry", "after-entry")
+        for fault in FAULTS
+    ]
+
+
 _USUAL = _cells()
-CELLS = [*_USUAL, *_scan_cells(_USUAL), *_lance_cells(_USUAL), *_replace_cells(_USUAL)]
+CELLS = [
+    *_USUAL,
+    *_scan_cells(_USUAL),
+    *_lance_cells(_USUAL),
+    *_replace_cells(_USUAL),
+    *_later_cells(),
+    *_budget_cells(),
+]
 
 
 def sampled(seed: int, count: int) -> Sequence[Cell]:

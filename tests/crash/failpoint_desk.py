@@ -134,10 +134,6 @@ class _Game:
             "rows": ROWS,
             "places": 2,
             "row_s": 0.08,
-            "is_old": False,
-            "is_merged": False,
-            "is_large": False,
-            "scan": "",
             "verb": self.verb,
             "where": f"id < {ROWS}" if self.has_filter else "",
             "write_mode": "merge-on-read" if self.by_position else None,
@@ -169,6 +165,8 @@ class _Game:
         self.order["is_old"] = cell.story == "renewal"
         self.order["is_merged"] = cell.story == "merge"
         self.order["is_large"] = cell.is_large
+        self.order["is_staged"] = cell.is_staged
+        self.order["budget"] = 10.0 * ROWS if cell.has_budget else None
         if cell.is_scan:
             self.order["scan"] = f"{self.order['store']}-input"
             # Its rows are spread over all slots: one row must be enough for a checkpoint.

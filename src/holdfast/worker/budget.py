@@ -17,6 +17,7 @@ from operator import itemgetter
 import msgspec
 
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
+from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.store import answers, create_once, list_objects
 from holdfast.model.records import open_json, seal_json
@@ -149,7 +150,9 @@ class Account:
                 number, last = self._look(chain)
                 continue
             uri, data = self._uri(chain, number + 1), self._encoded(entry)
+            failpoint("before-entry")
             found = create_once(self._storage, uri, data, sleep=self._sleep)
+            failpoint("after-entry")
             if found == data:
                 self._known[chain] = number + 1, entry
                 return last, entry

@@ -22,6 +22,19 @@ import holdfast as hf
 from holdfast.engine import base, large_index, resolve
 
 POISON = 3  # This row fails, whichever driver computes it.
+# What an order need not say.
+_USUAL = {
+    "is_old": False,
+    "is_merged": False,
+    "is_large": False,
+    "is_staged": False,
+    "budget": None,
+    "scan": "",
+    "verb": "append",
+    "where": "",
+    "write_mode": None,
+    "deletes": 0,
+}
 
 
 class Work:
@@ -64,6 +77,7 @@ def target(order: dict[str, Any]) -> hf.IcebergTable | hf.LanceTable:
 
 def act(order: dict[str, Any]) -> dict[str, Any]:
     """Do what the order says, as a user's script would."""
+    order = {**_USUAL, **order}
     if order["is_old"]:
         resolve._OLD_AFTER_S = 0.0  # noqa: SLF001 - a process of its own, which cannot wait for days.
     if order["is_merged"]:
@@ -77,6 +91,7 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         store=order["store"],
         store_options=order["store_options"],
         takeover="now",
+        budget=order["budget"],
     )
     to = target(order)
     if order["act"] == "abort":
@@ -108,9 +123,10 @@ def act(order: dict[str, Any]) -> dict[str, Any]:
         batch_rows=1,
         checkpoint_every="0.2s",
         cost=1.0,
+        commit=not order["is_staged"],
         **more,
     )
-    return told(report)
+    return told(run.commit(to=to) if order["is_staged"] else report)
 
 
 def add_columns(
