@@ -1,8 +1,8 @@
-"""What the progress display costs: the job of `append-dataframe` with and without it, in turns.
+"""What watching a job costs: that of `append-dataframe` with a display, with events, and without.
 
 The display is that of a terminal, which looks and draws most often: stderr is a pseudo terminal
-while it is on, and a thread reads it as a terminal would. Rounds differ by more than the display
-costs, so the time that its thread was on a core is counted too.
+while it is on, and a thread reads it as a terminal would. Events go to a function that keeps them.
+Rounds differ by more than either costs, so the time that its thread was on a core is counted too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bench.bare_spark import BareSpark, same_batch
 from bench.data import ROWS, events
 from bench.rounds import alternate
 from bench.session import open_session, open_stack
+from holdfast.progress.events import Telling
 from holdfast.progress.watching import Watching
 
 
@@ -53,19 +54,19 @@ def terminal(drawn: list[int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def counted_ticks(on_core_s: list[float]) -> Iterator[None]:
-    """Note how long the display's thread was on a core."""
-    tick, total_s = Watching.tick, 0.0
+def counted_ticks(of: type, on_core_s: list[float]) -> Iterator[None]:
+    """Note how long the thread of a display or of events was on a core."""
+    tick, total_s = of.tick, 0.0  # type: ignore[attr-defined]
 
-    def counted(watching: Watching) -> float:
+    def counted(self: Any) -> Any:  # noqa: ANN401 - whatever a tick returns.
         nonlocal total_s
         began_s = time.thread_time()
         try:
-            return tick(watching)
+            return tick(self)
         finally:
             total_s += time.thread_time() - began_s
 
-    with mock.patch.object(Watching, "tick", counted):
+    with mock.patch.object(of, "tick", counted):
         yield
     on_core_s.append(total_s)
 
@@ -83,31 +84,48 @@ def run() -> dict[str, Any]:
     options = stack.rest_catalog_properties()
     drawn: list[int] = []
     on_core_s: list[float] = []
+    events_on_core_s: list[float] = []
+    heard: list[hf.Event] = []
 
-    def append(name: str, *, progress: bool) -> None:
+    def append(name: str, *, progress: bool = False, has_listener: bool = False) -> None:
         run = hf.Run(
-            f"bench-{name}", store="s3://lake/_holdfast", store_options=options, progress=progress
+            f"bench-{name}",
+            store="s3://lake/_holdfast",
+            store_options=options,
+            progress=progress,
+            on_event=heard.append if has_listener else None,
         )
         target = hf.IcebergTable(name, catalog=options)
         with contextlib.ExitStack() as shown:
             if progress:
                 shown.enter_context(terminal(drawn))
-                shown.enter_context(counted_ticks(on_core_s))
+                shown.enter_context(counted_ticks(Watching, on_core_s))
+            if has_listener:
+                shown.enter_context(counted_ticks(Telling, events_on_core_s))
             report = run.append(df, to=target, key="id", transform=same_batch)
         if report.rows != ROWS:
             raise SystemExit(f"{report.rows} rows arrived of {ROWS}")
 
     times = alternate(
-        {"on": partial(append, progress=True), "off": partial(append, progress=False)},
+        {
+            "on": partial(append, progress=True),
+            "off": append,
+            "events": partial(append, has_listener=True),
+        },
         bare.table,
         bare.drop,
     )
     if not all(drawn):
         raise SystemExit("nothing was drawn: the display was not on")
+    if sum(event.kind == "ended" for event in heard) != len(events_on_core_s):
+        raise SystemExit("events were not heard to the end")
     return {
         "ratio": times.ratio("on", "off"),
+        "ratio_events": times.ratio("events", "off"),
         "rows": ROWS,
         "drawn_bytes": drawn,
         "on_core_s": [round(seconds, 3) for seconds in on_core_s],
+        "events_on_core_s": [round(seconds, 3) for seconds in events_on_core_s],
+        "events_heard": len(heard),
         **times.figures(),
     }

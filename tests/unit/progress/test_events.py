@@ -125,6 +125,19 @@ def test_a_commit_that_comes_later_is_told_by_its_own_run(lake: CliLake) -> None
     assert told[-1].table.endswith("db.t")
 
 
+def test_without_a_listener_there_is_no_thread_and_no_look(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is not listened to pays nothing."""
+
+    def none(*_: object, **__: object) -> None:
+        pytest.fail("made though nobody listens")
+
+    monkeypatch.setattr(events, "Watcher", none)
+    monkeypatch.setattr(events, "_Thread", none)
+    assert start(lake).outcome == "committed"
+
+
 def test_a_listener_that_fails_is_heard_of_once_and_harms_nothing(
     lake: CliLake, caplog: pytest.LogCaptureFixture
 ) -> None:
