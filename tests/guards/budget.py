@@ -9,6 +9,13 @@ _PURSES = "tests/unit/worker/test_budget.py"
 
 BUDGET_GUARDS = (
     Guard(
+        name="budget: an entry of another run is no entry",
+        file="worker/budget.py",
+        before="if not self._layout.owns(entry.run):",
+        after="if False:",
+        test=f"{_PURSES} -k another_run",
+    ),
+    Guard(
         name="budget: what is taken after the run has ended pays for nothing",
         file="worker/budget.py",
         before="self._is_over = self._has_ended()",

@@ -88,6 +88,8 @@ class Entry(msgspec.Struct, frozen=True):
     cost: Cost = 0.0
     rows: Count = 0
     is_closed: bool = False
+    # The run's nonce, once written.
+    run: str = ""
 
 
 Change = Callable[[Entry], Entry | None]
@@ -119,7 +121,7 @@ class Account:
             sleep: How to pause between attempts.
         """
         self._storage = storage
-        self._run = layout.nonce
+        self._layout = layout
         self._folder = layout.account(tasks)
         self._first = Entry(balance=amount / chains)
         self.amount = amount
@@ -156,7 +158,7 @@ class Account:
             if found == data:
                 self._known[chain] = number + 1, entry
                 return last, entry
-            number, last = number + 1, _decoded(uri, found)
+            number, last = number + 1, self._decoded(uri, found)
             self._known[chain] = number, last
             if tries % _TRIES_A_LOOK == 0:
                 number, last = max((number, last), self._look(chain), key=itemgetter(0))
@@ -209,7 +211,7 @@ class Account:
             (data,) = self._storage.get_many(uris[-1:])
         if data is None:
             raise LedgerDamagedError(uri=uris[-1], reason="listed, but gone when read")
-        entry = _decoded(uris[-1], data)
+        entry = self._decoded(uris[-1], data)
         self._known[chain] = int(uris[-1].rpartition("/")[2]), entry
         return self._known[chain]
 
@@ -221,14 +223,17 @@ class Account:
         # No two are equal: after a stale listing its user meets its own earlier entries.
         self._appended += 1
         nonce = f"{self._nonce}-{self._appended}"
-        return seal_json({**msgspec.structs.asdict(entry), "run": self._run, "nonce": nonce})
+        run = self._layout.nonce
+        return seal_json({**msgspec.structs.asdict(entry), "run": run, "nonce": nonce})
 
-
-def _decoded(uri: str, data: bytes) -> Entry:
-    try:
-        return typed(open_json(data), Entry)
-    except RecordDamagedError as error:
-        raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+    def _decoded(self, uri: str, data: bytes) -> Entry:
+        try:
+            entry = typed(open_json(data), Entry)
+        except RecordDamagedError as error:
+            raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+        if not self._layout.owns(entry.run):
+            raise LedgerDamagedError(uri=uri, reason="it belongs to another run")
+        return entry
 
 
 def _closed(entry: Entry) -> Entry | None:

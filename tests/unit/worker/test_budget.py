@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -23,12 +24,14 @@ def allowance(
     return Allowance.of(amount, slots=slots, row_cost=row_cost, is_exact=is_exact)
 
 
-def account(storage: MemoryStorage, allowed: Allowance, nonce: str = "n") -> Account:
+def account(
+    storage: MemoryStorage, allowed: Allowance, nonce: str = "n", *, run: str = ""
+) -> Account:
     """Return the account as one of its users opens it."""
     ledger = job_ledger(storage)
     return Account(
         storage,
-        ledger.layout,
+        replace(ledger.layout, nonce=run),
         ledger.tasks,
         amount=allowed.amount,
         chains=allowed.chains,
@@ -241,6 +244,15 @@ def test_a_damaged_entry_stops_the_task() -> None:
     storage.objects[uri] = b"{}"
     with pytest.raises(LedgerDamagedError):
         purse(storage, allowed).affords(1)
+
+
+def test_an_entry_of_another_run_stops_the_task() -> None:
+    """A folder of the ledger was copied, or restored in the wrong place."""
+    storage, allowed = MemoryStorage(), allowance(slots=1)
+    assert Purse(account(storage, allowed, run="one"), allowed).affords(1)
+    assert Purse(account(storage, allowed, "m", run="one"), allowed).affords(1)
+    with pytest.raises(LedgerDamagedError, match="it belongs to another run"):
+        Purse(account(storage, allowed, "m", run="other"), allowed).affords(1)
 
 
 def test_an_entry_that_is_gone_when_it_is_read_stops_the_task() -> None:
