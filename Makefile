@@ -144,11 +144,11 @@ simulate: setup ## Search N histories of the protocol for a violation: make simu
 fuzz: setup ## Damage ledgers for MINUTES, run every command and a start on them, check the results: SEED=…
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test-matrix: setup ## Spark tests on each PySpark version of SPARK_VERSIONS, each in its own venv
-	dev/test_matrix.sh $(SPARK_VERSIONS)
+test-matrix: setup ## Tests with Spark on each PySpark and Python; writes their table (needs uv)
+	$(BIN)/python -m dev.version_matrix $(ARGS)
 
 test-lowest: setup ## Unit tests and some with Spark on the lowest versions that are allowed
-	NOT_UNIT="$(NOT_UNIT)" dev/test_matrix.sh lowest
+	NOT_UNIT="$(NOT_UNIT)" dev/test_lowest.sh
 
 bench: setup ## Run one benchmark: make bench NAME=…
 	$(PYSPARK) $(BIN)/python -m bench $(NAME) $(ARGS)
