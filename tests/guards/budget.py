@@ -9,6 +9,27 @@ _PURSES = "tests/unit/worker/test_budget.py"
 
 BUDGET_GUARDS = (
     Guard(
+        name="budget: an answer without a price is not set aside",
+        file="worker/task.py",
+        before="isinstance(failure.error, CostError) and self._purse.is_limited",
+        after="False",
+        test=f"{_RUNS} -k without_a_price",
+    ),
+    Guard(
+        name="budget: a negative price does not fill it up",
+        file="model/stored.py",
+        before="if not 0 <= cost <= _ANSWER_COST_MAX:",
+        after="if not abs(cost) <= _ANSWER_COST_MAX:",
+        test="tests/unit/model/test_stored.py -k not_negative",
+    ),
+    Guard(
+        name="budget: a guess of what was lost is not money",
+        file="engine/workbook.py",
+        before="    return 0.0 if any(claim.budget is not None",
+        after="    return 0.0 if any(False",
+        test=f"{_RUNS} -k guess",
+    ),
+    Guard(
         name="budget: an entry of another run is no entry",
         file="worker/budget.py",
         before="if not self._layout.owns(entry.run):",

@@ -37,7 +37,7 @@ def open_named_store(given: argparse.Namespace) -> tuple[str, ObjectStorage]:
         cure = "give --store URI, or set HOLDFAST_STORE"
         raise SettingsError(what="no store is named", cure=cure)
     if store and "://" not in store and not store.startswith(("/", "file:")):
-        store = str(Path(store).absolute())  # Relative to the working directory, as in a shell.
+        store = os.path.abspath(store)  # Relative to the working directory, as in a shell.  # noqa: PTH100
     return open_store(store, named_values(given.option) or None, None)
 
 

@@ -15,6 +15,7 @@ from holdfast.engine.workbook import (
     accept,
     accounts_of,
     gather,
+    guessed_seconds,
     killed_cost,
     killed_seconds,
 )
@@ -68,7 +69,7 @@ def status(ledger: Ledger) -> RunStatus:
         input_rows=planned.rows if planned else None,
         done_rows=done,
         quarantined_rows=failed,
-        starts=len({(driver.host, driver.process_id) for driver in log.claims.values()}),
+        starts=len(starts_of(log.records)),
         host=claim.host if claim else "",
         process_id=claim.process_id if claim else 0,
         last_record_at=log.records[-1].written_at if log.records else "",
@@ -163,7 +164,7 @@ def refuse_unknown(ledger: Ledger) -> None:
         near = get_close_matches(ledger.run_id, known, n=3, cutoff=0.4)
         near = near or [run_id for run_id in known if ledger.run_id in run_id][:3]
         asked = f"did you mean {' or '.join(repr(run_id) for run_id in near)}? " if near else ""
-        cure = f"{asked}`holdfast runs` lists all {len(known):,} runs of the store"
+        cure = f"{asked}`holdfast runs` lists the runs of the store"
     raise SettingsError(what=f"there is no run {ledger.run_id!r} in {ledger.store}", cure=cure)
 
 
@@ -340,7 +341,7 @@ def _lost_cost(
         dropped += gathered.dropped_cost
         dead = [claim for claim in claims if claim not in at_work]
         taken += killed_cost(accounts_of(ledger, dead), gathered)
-    return gathered.work.lost_cost(dropped, killed, taken)
+    return gathered.work.lost_cost(dropped, guessed_seconds(log, killed), taken)
 
 
 def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:

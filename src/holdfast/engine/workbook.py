@@ -209,6 +209,18 @@ def killed_seconds(log: RunLog, open_logs: Iterable[Sequence[TaskRecord]]) -> fl
     return sum((log.claims[claim].checkpoint_every_s or 0.0) / 2 for claim in claims)
 
 
+def guessed_seconds(log: RunLog, seconds: float) -> float:
+    """Return which of these seconds are priced: a run with a budget counts only what is known.
+
+    A guess might be far above what was spent, and would use the budget up.
+
+    Args:
+        log: The run log.
+        seconds: How long killed tasks without an account had worked since their last record.
+    """
+    return 0.0 if any(claim.budget is not None for claim in log.claims.values()) else seconds
+
+
 def accounts_of(ledger: Ledger, claims: Iterable[int]) -> dict[int, Account]:
     """Return the account of each claim whose job has one."""
     plans, folders = ledger.log.plans, ledger.log.task_folders
@@ -322,7 +334,8 @@ class Workbook:
     def lost_cost(self) -> float:
         """About what was paid for rows that do not count."""
         tally = self.tally
-        return self.work.lost_cost(tally.dropped_cost, tally.killed_seconds, tally.killed_cost)
+        seconds = guessed_seconds(self._log, tally.killed_seconds)
+        return self.work.lost_cost(tally.dropped_cost, seconds, tally.killed_cost)
 
     @property
     def paid(self) -> float:

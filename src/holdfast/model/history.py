@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from holdfast.model.records import Abort, Body, Claim, Plan, Ready, Receipt, Record, Stop
-from holdfast.model.report import budget_text
+from holdfast.model.report import budget_text, counted
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import done_of, printable
 
@@ -202,7 +202,7 @@ class RunStatus:
         failed = self.quarantined_rows
         lines.append(("done", done_of(self.done_rows, self.input_rows, failed, "rows")))
         if failed:
-            lines.append(("failed", f"{failed:,} rows: see run.quarantined()"))
+            lines.append(("failed", f"{counted(failed, 'row')}: see run.quarantined()"))
         if self.budget is not None:
             lines.append(("budget", budget_text(self.budget, self.spent or 0.0)))
         if self.snapshot_id is not None:

@@ -176,7 +176,7 @@ class MergeCounts:
         """Say what became of files."""
         text = (
             f"{self.searched_files:,} searched, {self.rewritten_files:,} rewritten, "
-            f"{self.carried_rows:,} rows carried over"
+            f"{self.carried_rows:,} row{'' if self.carried_rows == 1 else 's'} carried over"
         )
         if not self.replans:
             return text

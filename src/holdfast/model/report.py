@@ -141,22 +141,22 @@ class Report:
         if replaced:
             lines.append((self._tense("replaces", "replaced"), f"{replaced}{self._how()}"))
         lines += _merge_lines(self.upserts)
-        if self.searched_files:
+        if self.searched_files and (self.upserts is None or self.searched_again):
             lines.append(("searched", self._searched()))
         lines += self._effort()
         if self.kept_rows:
             saved = readable_time(self.kept_seconds)
             lines.append(("kept", f"{self.kept_rows:,} rows of earlier starts, {saved} of work"))
         counts = (
-            ("deletes", self.deleted_keys, "keys, in the table or not"),
-            ("dropped", self.dropped_rows, "rows that were covered twice"),
-            ("withdrawn", self.withdrawn_rows, "rows whose files were removed"),
-            ("copied", self.copied_files, "files that had waited long"),
-            ("failed", self.quarantined_rows, "rows: see run.quarantined()"),
-            ("again", self.rows_again, "rows that others had moved or changed"),
-            ("without", self.rows_without_columns, "rows that others had appended"),
+            ("deletes", self.deleted_keys, "key", ", in the table or not"),
+            ("dropped", self.dropped_rows, "row", " covered twice"),
+            ("withdrawn", self.withdrawn_rows, "row", " of removed files"),
+            ("copied", self.copied_files, "file", " that had waited long"),
+            ("failed", self.quarantined_rows, "row", ": see run.quarantined()"),
+            ("again", self.rows_again, "row", " that others had moved or changed"),
+            ("without", self.rows_without_columns, "row", " that others had appended"),
         )
-        lines += [(name, f"{number:,} {what}") for name, number, what in counts if number]
+        lines += [(name, counted(n, noun) + what) for name, n, noun, what in counts if n]
         lines += cost_lines(self)
         if self.io.get("requests"):
             lines.append(("storage", self._storage()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -159,15 +159,22 @@ def refuse_no_moment(written_at: str) -> None:
         raise RecordDamagedError(f"unknown content: written at {written_at!r}")
 
 
-def checked_cost(value: Any) -> float:  # noqa: ANN401 - a user's function may return anything.
-    """Return the cost of an answer, as a user's function gave it.
+class CostError(ValueError):
+    """The user's `cost=` does not say what an answer has cost."""
+
+
+def cost_of(price: Callable[[Any], Any], answer: Any) -> float:  # noqa: ANN401 - a user's own.
+    """Return what an answer has cost, by a user's function.
 
     Raises:
-        ValueError: It is not a number that can be recorded and added up.
+        CostError: The function raises, or returns no number that can be recorded and added up.
     """
-    cost = float(value)
-    if not abs(cost) <= _ANSWER_COST_MAX:  # Also refuses NaN.
-        raise ValueError(f"a cost of {cost} cannot be added up: return a finite number")
+    try:
+        cost = float(price(answer))
+    except Exception as error:
+        raise CostError(f"cost= raised {type(error).__name__}: {error}") from error
+    if not 0 <= cost <= _ANSWER_COST_MAX:  # Also refuses NaN.
+        raise CostError(f"cost= returned {cost}: return a finite number that is not negative")
     return cost
 
 

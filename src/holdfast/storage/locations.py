@@ -82,6 +82,10 @@ def normalise(uri: str) -> str:
             cure="pass credentials as storage options or through the environment",
         )
     whole = uri.rstrip("/")
+    if ".." in whole.split("/"):
+        raise SettingsError(
+            what=f"{uri!r} leads up again by '..'", cure="name the folder that is meant"
+        )
     if whole.endswith(":"):
         raise SettingsError(what=f"{uri!r} names no folder", cure="name a folder")
     return whole

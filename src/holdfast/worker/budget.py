@@ -340,6 +340,11 @@ class Purse:
             self._held, self._said = self.spent, (self.spent, self._rows)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether rows must be paid for."""
+        return self._allowance is not None
+
+    @property
     def _left(self) -> float:
         return self._held - self.spent
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.model.arrow_types import is_any_list
-from holdfast.model.stored import checked_cost
+from holdfast.model.stored import CostError, cost_of
 from holdfast.sinks.base import ColumnPath, WriterSpec
 from holdfast.sinks.conform import ELEMENT, KEY, MISSING, NO_FLAG, VALUE
 from holdfast.worker.batch_steps import FailedRow, Step
@@ -212,19 +212,19 @@ class Slot:
     size_bytes: int = 0
     # What the answer has cost, or why that is not known.
     cost: float = 0.0
-    cost_error: Exception | None = None
+    cost_error: CostError | None = None
 
-    def price(self, cost_of: Callable[[Any], float] | None) -> None:
+    def price(self, price: Callable[[Any], float] | None) -> None:
         """Find out what the answer has cost, if there is one.
 
         Args:
-            cost_of: Returns the cost of an answer; None if answers have none.
+            price: Returns the cost of an answer; None if answers have none.
         """
-        if cost_of is None or self.answer is None or self.answer.error is not None:
+        if price is None or self.answer is None or self.answer.error is not None:
             return
         try:
-            self.cost = checked_cost(cost_of(self.answer.value))
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything.
+            self.cost = cost_of(price, self.answer.value)
+        except CostError as error:
             self.cost_error = error
 
 

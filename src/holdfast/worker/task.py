@@ -23,7 +23,7 @@ from holdfast.ledger.task_log import JobLedger
 from holdfast.model.coverage import FileSlice, Span
 from holdfast.model.lasting import code_lasts
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
-from holdfast.model.stored import checked_cost
+from holdfast.model.stored import CostError, cost_of
 from holdfast.sinks.base import TaskWriter, WriterSpec
 from holdfast.sources.base import ScanReader
 from holdfast.storage.port import StorageError
@@ -246,7 +246,7 @@ class Attempt:
         self._purse = purse
         # How much of what was spent is the cost of steps.
         self._of_steps = 0.0
-        self._cost_error: Exception | None = None
+        self._cost_error: CostError | None = None
         self._rows_in = 0
         self._example = self._traceback = ""
         self._may_pass = False
@@ -378,9 +378,14 @@ class Attempt:
         step.seconds = time.monotonic() - step.began
         failed = step.failed
         self._rows_in += step.rows.num_rows + len(failed)
-        if plan.on_error == "raise":
-            step.failed = ()  # They are not done: they stay in the input.
+        # Rows that are not done stay in the input.
+        step.failed = [failure for failure in failed if not self._must_raise(failure)]
         return failed
+
+    def _must_raise(self, failure: FailedRow) -> bool:
+        """Whether a row may not be set aside: with a budget, an answer without a price is free."""
+        is_unpriced = isinstance(failure.error, CostError) and self._purse.is_limited
+        return self._plan.on_error == "raise" or is_unpriced
 
     def _paid(self, apply: Apply, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Pay for the transform's output as it comes, whatever becomes of it."""
@@ -395,8 +400,8 @@ class Attempt:
     def _cost_of(self, output: pa.RecordBatch) -> float:
         """Return the cost of an output batch; if the user's function raises, `_take` says so."""
         try:
-            return checked_cost(self._plan.cost(output))  # type: ignore[operator]
-        except Exception as error:  # noqa: BLE001 - user code may raise anything.
+            return cost_of(self._plan.cost, output)  # type: ignore[arg-type]
+        except CostError as error:
             self._cost_error = self._cost_error or error
             return 0.0
 
@@ -418,17 +423,16 @@ class Attempt:
         """
         if not failed:
             return
-        first = TransformFailedError(failed[0].error)
-        position = failed[0].position
-        before = self._rows_in - 1 if position is None else position
-        problem = problem_of(first, self._plan.key, failed[0].row, before, self._plan.transform)
+        raised = next(filter(self._must_raise, failed), None)
+        first = raised or failed[0]
+        before = self._rows_in - 1 if first.position is None else first.position
+        error, plan = TransformFailedError(first.error), self._plan
+        problem = problem_of(error, plan.key, first.row, before, plan.transform)
         self._example = self._example or transform_example(problem)
         self._traceback = self._traceback or problem.facts["traceback"]
         self._may_pass = self._may_pass or not all(code_lasts(failure.error) for failure in failed)
-        too_many = self._plan.errors_max is not None and (
-            self._checkpoints.failed_rows > self._plan.errors_max
-        )
-        if self._plan.on_error == "raise" or too_many:
+        too_many = plan.errors_max is not None and (self._checkpoints.failed_rows > plan.errors_max)
+        if raised is not None or too_many:
             raise _RowsFailedError(problem)
 
     def _drain(self, grace_s: float | None) -> None:

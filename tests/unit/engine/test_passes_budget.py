@@ -405,3 +405,41 @@ def test_without_a_budget_nothing_speaks_of_one() -> None:
     report = rig.start(transform=WatchedTransform(), cost=1.0)
     assert (rig.shown(), "budget" in str(report)) == ([], False)
     assert not [uri for uri in rig.storage.objects if "/accounts/" in uri]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+def test_an_answer_without_a_price_ends_the_start(on_error: str) -> None:
+    """It would be free: every row could be called for, and none would be paid."""
+    rig, function = Rig(), RowFunction()
+
+    def cost(answer: dict[str, Any]) -> float:
+        return float(answer["tokens"])  # It has none.
+
+    for _ in range(2):
+        with pytest.raises(TransformError, match="cost= raised KeyError"):
+            rig.start(
+                transform=rows_with(function, 1),
+                cost=cost,
+                budget=5.0,
+                on_error=on_error,
+                max_errors=1.0,
+            )
+    assert len(function.ids) <= 4  # One for each task of a start.
+    assert durable_ids(rig) == set()
+    report = rig.start(transform=rows_with(function, 1), cost=1.0, on_error=on_error)
+    assert (report.rows, report.quarantined_rows) == (len(ALL), 0)
+
+
+def test_a_guess_of_what_a_kill_has_cost_does_not_use_the_budget_up() -> None:
+    """A start without a budget has no account: what its killed tasks had spent is not known."""
+    rig, transform = Rig(), WatchedTransform()
+    transform.at[7] = rig.storage.kill
+    rig.start_and_die(transform=transform, cost=1.0, batch_rows=1, checkpoint_every=1e-9)
+    rig.time.sleep(10_000.0)
+    dead = rig.log().claims
+    assert all(claim.budget is None for claim in dead.values())
+    guess = WatchedTransform()
+    assert stopped(rig, transform=guess, cost=1.0, budget=15.0, checkpoint_every=600.0) <= 15.0
+    assert guess.ids
+    report = rig.start(transform=WatchedTransform(), cost=1.0, budget=60.0)
+    assert report.rows == len(ALL)

@@ -83,8 +83,8 @@ def test_a_report_says_what_a_resume_has_saved_and_what_it_could_not_use() -> No
     for line in (
         "  tasks     8 in 3 passes",
         "  kept      1,000,000 rows of earlier starts, 2 h 1 min of work",
-        "  dropped   5 rows that were covered twice",
-        "  withdrawn 6 rows whose files were removed",
+        "  dropped   5 rows covered twice",
+        "  withdrawn 6 rows of removed files",
         "  copied    7 files that had waited long",
         "  code      1,000,000 by aaaaaaaa, 234,567 by bbbbbbbb",
         "  input     not compared",

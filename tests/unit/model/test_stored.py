@@ -27,7 +27,7 @@ from holdfast.ledger.run_log import read_run_file
 from holdfast.ledger.task_log import TaskLog
 from holdfast.model.coverage import NOTHING
 from holdfast.model.records import Abort, decode_record, encode_record, open_json, seal_json
-from holdfast.model.stored import RecordDamagedError, checked_cost, parse_json
+from holdfast.model.stored import CostError, RecordDamagedError, cost_of, parse_json
 from holdfast.model.usage import NO_USAGE
 from holdfast.model.work import TaskRecord
 from holdfast.pages.page import page_of
@@ -327,12 +327,12 @@ def test_what_cannot_be_read_is_not_written_to_a_task_log(cost: float) -> None:
     assert len(rig.storage.objects) == 1
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf, -math.inf, 1e16, "x", None])
-def test_a_cost_is_a_finite_number(cost: object) -> None:
-    """A user's function that returns something else has failed for its row."""
-    assert checked_cost("0.5") == checked_cost(0.5) == 0.5
-    with pytest.raises((ValueError, TypeError)):
-        checked_cost(cost)
+@pytest.mark.parametrize("cost", [math.nan, math.inf, -math.inf, 1e16, -0.01, "x", None])
+def test_a_cost_is_a_finite_number_that_is_not_negative(cost: object) -> None:
+    """A user's function that returns something else has failed, and the error says so."""
+    assert cost_of(lambda _: "0.5", None) == cost_of(lambda _: 0.5, None) == 0.5
+    with pytest.raises(CostError, match=r"^cost= "):
+        cost_of(lambda _: cost, None)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_cost_function_that_raises_is_the_transforms_failure() -> None:
     """Rows done before it stay done."""
 
     def cost(rows: pa.RecordBatch) -> float:
-        return 1.0 / float(rows["id"][0].as_py() - 4)
+        return 1.0 / abs(float(rows["id"][0].as_py()) - 4.0)
 
     storage = WatchedStorage()
     report = run_task(
