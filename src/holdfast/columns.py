@@ -19,8 +19,8 @@ from holdfast.model.coverage import Pins
 from holdfast.model.identity import Identity
 from holdfast.model.report import Report
 from holdfast.opening import active_session, open_columns
-from holdfast.progress.events import Listener
-from holdfast.sinks.targets import LanceTable, asked_target
+from holdfast.progress.events import Listener, refusal_heard
+from holdfast.sinks.targets import LanceTable, Target, asked_target
 from holdfast.sources.base import checked_columns
 from holdfast.sources.filters import as_expression
 from holdfast.spark import SparkSession
@@ -32,9 +32,12 @@ from holdfast.writing import Writing
 class ColumnVerbs:
     """The verbs of a run that compute columns for rows that are in a Lance dataset already."""
 
+    _run_id: str
     _version: str
     _progress: bool | None
     _listeners: tuple[Listener, ...]
+    # The table of this object's write.
+    _target: Target | None
 
     def add_columns(  # noqa: PLR0913 - each is a choice of the user's.
         self,
@@ -149,8 +152,10 @@ class ColumnVerbs:
         where: Any,  # noqa: ANN401
     ) -> Report:
         started = time.monotonic()
-        given = ColumnInput(mode, to, options, read_columns, schema, where)
-        writing = given.writing(self._ledger(given.session), self._version)
+        with refusal_heard(self._listeners, self._run_id, to):
+            given = ColumnInput(mode, to, options, read_columns, schema, where)
+            writing = given.writing(self._ledger(given.session), self._version)
+        self._target = writing.target
 
         def completed(report: Report) -> Report:
             return replace(

@@ -248,7 +248,7 @@ class RunBusyError(RunError):
 class RunAbortedError(RunError):
     """The run was aborted, which is final."""
 
-    happened = "run {run_id!r} was aborted (log record {number}: {reason})"
+    happened = "run {run_id!r} was aborted (log record {number}; reason: {reason})"
     retry_safe = False
     advice = "start over with a new run id"
 
@@ -272,7 +272,7 @@ class BudgetReachedError(RunError):
     """What is left of the run's budget does not pay for another row; finished work is kept."""
 
     happened = (
-        "run {run_id!r} has reached its budget: {spent:,.12g} of {budget:,.12g} are spent, and "
+        "run {run_id!r} has reached its budget: {spent:,.8g} of {budget:,.8g} are spent, and "
         "{rows_left} rows are left"
     )
     retry_safe = False
@@ -294,7 +294,7 @@ class RunUnfinishedError(RunError):
 
     happened = "run {run_id!r} has neither landed nor been aborted"
     retry_safe = False
-    advice = "finish it by running its script again, or abort it with run.abort()"
+    advice = "run its script again, or run.commit() if it is ready; or abort it with run.abort()"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -303,7 +303,7 @@ class RunNotReadyError(RunError):
 
     happened = "run {run_id!r} is not ready to be committed: {reason}"
     retry_safe = False
-    advice = "run its script again, with commit=False to stage and check all, or without to commit"
+    advice = "unless it has landed, run its script: with commit=False to stage, without to commit"
 
     reason: str
 

@@ -77,6 +77,7 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
     schema: Callable[[], pa.Schema] = lambda: pa.schema([]),
     *,
     of_known_run: bool = False,
+    only_looks: bool = False,
     before_create: Callable[[Sink], object] = lambda _: None,
 ) -> Sink:
     """Return the sink of a table.
@@ -89,6 +90,7 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
         schema: Returns the schema for a table that is created without an explicit one.
         of_known_run: Whether a ledger already names the table as its run's table, so that it is
             only looked up.
+        only_looks: Whether nothing may be written, not even an id of a Lance dataset.
         before_create: Called if the table does not exist, before it is created; may refuse.
 
     Raises:
@@ -109,7 +111,7 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
             settings_under=settings_under,
             create=create,
             default_schema=schema,
-            of_known_run=of_known_run,
+            without_id="refuse" if of_known_run else "look" if only_looks else "give",
             before_create=before_create,
         )
     with _installed("an Iceberg table", "iceberg"):

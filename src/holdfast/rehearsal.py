@@ -6,14 +6,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
 from holdfast.engine.options import MissingColumns, WriteOptions
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
-from holdfast.errors import RunNotReadyError, SettingsError
+from holdfast.errors import RunMismatchError, RunNotReadyError, SettingsError
 from holdfast.inputs import open_input
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
@@ -24,9 +24,9 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Ready
 from holdfast.model.report import Report, counted, readable_amount, readable_time
 from holdfast.opening import active_session, open_table
-from holdfast.progress.events import Listener
+from holdfast.progress.events import Listener, refusal_heard
 from holdfast.sinks.base import Filter, Sink
-from holdfast.sinks.targets import Target, asked_target, target_of
+from holdfast.sinks.targets import Target, asked_target
 from holdfast.sources.materialized import Materialized
 from holdfast.sources.scans import Scan
 from holdfast.spark import SparkDataFrame, SparkSession
@@ -87,6 +87,14 @@ def _shown(rows: pa.Table, most: int) -> Iterator[str]:
         yield text if len(text) <= _WIDTH_MAX else f"{text[: _WIDTH_MAX - 1]}…"
 
 
+class _NoSpark:
+    """In place of what submits jobs, for a commit that most likely needs none."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        what = "no Spark session is active, and others have changed the table since the write"
+        raise SettingsError(what=what, cure="start one first")
+
+
 class StagedInput:
     """Nothing to read: all rows are staged."""
 
@@ -101,15 +109,11 @@ class StagedInput:
 
     @property
     def submitter(self) -> Submitter:
-        """What submits jobs that do not read the input.
-
-        Raises:
-            SettingsError: There is no Spark session.
-        """
+        """What submits jobs that do not read the input, if there are any."""
         from holdfast.spark.dataframe import DataFrameSubmitter  # noqa: PLC0415 - pyspark is optional.
 
         if self.session is None:
-            raise SettingsError(what="no Spark session is active", cure="start one first")
+            return cast("Submitter", _NoSpark())
         return DataFrameSubmitter(self.session.range(0), ("id",))
 
     def settle(self, ledger: Ledger, *, compare: bool) -> None:
@@ -123,6 +127,9 @@ class StagedInput:
 class Rehearsal:
     """The methods of a run that show what it would do, and do it after a look."""
 
+    _run_id: str
+    _version: str
+    _target: Target | None
     _progress: bool | None
     _listeners: tuple[Listener, ...]
     # Options shared by every write of this run.
@@ -133,6 +140,9 @@ class Rehearsal:
 
     @abstractmethod
     def _known_ledger(self, session: SparkSession | None) -> Ledger: ...
+
+    @abstractmethod
+    def _target_for(self, to: str | Target | None, identity: Identity) -> Target: ...
 
     @abstractmethod
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]: ...
@@ -184,7 +194,7 @@ class Rehearsal:
             raise SettingsError(what=f"rows={rows!r}", cure="give a whole number of at least 1")
         options = self._options(locals())
         given = open_input(source, key if key is not None or on is None else options.on_columns)
-        sink = open_table(asked_target(to), given.session)
+        sink = open_table(asked_target(to), given.session, only_looks=True)
         plan = TrialPlan(
             transform=options.transform,
             batch_rows=options.batch_rows,
@@ -215,10 +225,12 @@ class Rehearsal:
         write; those that only delete are not among them.
 
         Args:
-            to: The table, if the session's settings do not lead to it.
+            to: The table, if this object has not written it, and the session's settings do not
+                lead to it.
 
         Raises:
-            RunNotReadyError: The run is not staged as a whole, or has landed.
+            RunNotReadyError: The run is not staged as a whole, has landed, or was aborted.
+            RunMismatchError: The table is not the run's.
             SettingsError: There is no Spark session.
             UnsupportedTableError: The run writes blobs, or columns of rows that are there.
             StoreError: The ledger is damaged or does not answer.
@@ -231,9 +243,11 @@ class Rehearsal:
         ledger = self._known_ledger(session)
         run_file, ready = ready_of(ledger)
         sink = self._open_sink(to)(run_file.identity)
+        view = sink.load()
+        self._refuse_other(run_file.identity, view.uuid)
         work = read_work(ledger.storage, ledger.layout, ready.work)
         files = [file for group in work.adds if not group.deleted_keys for file in group.files]
-        reader = sink.staged_reader(sink.load())
+        reader = sink.staged_reader(view)
         return staged_frame(session, reader, [file for file in files if file.rows])
 
     def commit(self, *, to: str | Target | None = None) -> Report:
@@ -245,21 +259,25 @@ class Rehearsal:
         out, and a later start of the script says so.
 
         Args:
-            to: The table, if the session's settings do not lead to it.
+            to: The table, if this object has not written it, and the session's settings do not
+                lead to it.
 
         Raises:
             RunNotReadyError: The run is not staged as a whole.
+            RunMismatchError: The table is not the run's, or was staged under another `version=`.
             RunAbortedError: The run was aborted.
             CommitError: The table could not be written; staged files are kept.
             StoreError: The ledger is damaged or does not answer.
         """
         started, session = time.monotonic(), active_session()
-        ledger = self._known_ledger(session)
-        run_file, ready = ready_of(ledger, or_landed=True)
-        identity = run_file.identity
-        target = asked_target(to or target_of(identity.table, identity.branch))
-        sink = self._open_sink(to)(identity)
-        view = sink.load()
+        with refusal_heard(self._listeners, self._run_id, to or self._target):
+            ledger = self._known_ledger(session)
+            run_file, ready = ready_of(ledger, or_landed=True)
+            identity = run_file.identity
+            self._refuse_other(identity, identity.table_uuid)
+            target = self._target_for(to, identity)
+            sink = self._open_sink(to)(identity)
+            view = sink.load()
         writing = Writing(
             target=target,
             create=None,
@@ -278,6 +296,17 @@ class Rehearsal:
             listeners=self._listeners,
         )
 
+    def _refuse_other(self, identity: Identity, table_uuid: str) -> None:
+        """Refuse to look at one table and to commit to another, or what another version made.
+
+        Raises:
+            RunMismatchError: The table or the version is not the run's.
+        """
+        version = self._version or identity.version
+        wanted = replace(identity, table_uuid=table_uuid, version=version)
+        if differences := wanted.differences(identity):
+            raise RunMismatchError(run_id=self._run_id, differences="; ".join(differences))
+
 
 def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready]:
     """Return the run's identity, and what is staged.
@@ -291,8 +320,10 @@ def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready
     """
     ledger.log.refresh()
     run_file, ready = ledger.run_file(), ledger.log.ready
-    if ledger.log.receipt is not None and not or_landed:
+    if ledger.log.receipt is not None and (not or_landed or ready is None):
         raise RunNotReadyError(run_id=ledger.run_id, reason="it has landed: read the table")
+    if ledger.log.is_aborted and not or_landed:
+        raise RunNotReadyError(run_id=ledger.run_id, reason="it was aborted")
     if run_file is None or ready is None:
         reason = "no write with commit=False has ended, or a later start has changed what is staged"
         raise RunNotReadyError(run_id=ledger.run_id, reason=reason)

@@ -42,7 +42,7 @@ from holdfast.opening import (
     open_store,
     open_table,
 )
-from holdfast.progress.events import Listener, listeners_of
+from holdfast.progress.events import Listener, listeners_of, refusal_heard
 from holdfast.rehearsal import Rehearsal
 from holdfast.sinks.base import Filter, Sink, WriteMode
 from holdfast.sinks.targets import Create, Target, asked_target, target_of
@@ -124,6 +124,8 @@ class Run(Rehearsal, ColumnVerbs):
             "budget": budget,
         }
         WriteOptions(**self._common)  # Reject bad options now, not hours later.
+        # The table of this object's write, for what follows it.
+        self._target: Target | None = None
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
         # The run whose failed rows this one retries.
@@ -437,7 +439,8 @@ class Run(Rehearsal, ColumnVerbs):
 
         Args:
             transform: As for `append`.
-            to: The table, if the session's settings do not lead to it.
+            to: The table, if this object has not written it, and the session's settings do not
+                lead to it.
             **options: Any other argument of `append`, except the source and the key. The options of
                 this `Run` apply to the retry run too.
 
@@ -467,6 +470,7 @@ class Run(Rehearsal, ColumnVerbs):
             store_options=self._store_options,
             version=self._version,
             progress=self._progress,
+            on_event=self._listeners,
             **self._common,
         )
         again._retry_of = self._run_id
@@ -476,7 +480,7 @@ class Run(Rehearsal, ColumnVerbs):
         write = again.upsert if identity.on else again.append
         return write(
             rows if identity.key else materialize(rows),  # Rows of a scan have no key.
-            to=to or target_of(identity.table, identity.branch),
+            to=self._target_for(to, identity),
             key=identity.key or None,
             transform=transform,
             **options,
@@ -505,7 +509,8 @@ class Run(Rehearsal, ColumnVerbs):
         so, with a warning; if the post has landed after all, every later call says so.
 
         Args:
-            to: The table, if the session's settings do not lead to it.
+            to: The table, if this object has not written it, and the session's settings do not
+                lead to it.
             reason: The reason, recorded in the run log.
             table_is_gone: Set this if the table or the branch was dropped for good. Without it, a
                 run with a post in doubt is not aborted while its table cannot be read.
@@ -526,7 +531,8 @@ class Run(Rehearsal, ColumnVerbs):
         Runs on the driver. Calling again is safe. The log stays.
 
         Args:
-            to: The table, if the session's settings do not lead to it.
+            to: The table, if this object has not written it, and the session's settings do not
+                lead to it.
 
         Raises:
             RunUnfinishedError: The run may still resume.
@@ -552,17 +558,17 @@ class Run(Rehearsal, ColumnVerbs):
         refuse_unknown(ledger)
         return ledger
 
+    def _target_for(self, to: str | Target | None, identity: Identity) -> Target:
+        """Return the table that is given, or was written, or else the one that the ledger names."""
+        if given := to or self._target:
+            return asked_target(given, identity.branch)
+        return target_of(identity.table, identity.branch)
+
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]:
         """Return a function that opens the run's table once the table is known."""
-
-        def open_sink(identity: Identity) -> Sink:
-            if to:
-                target = asked_target(to, identity.branch)
-            else:
-                target = target_of(identity.table, identity.branch)
-            return open_table(target, active_session(), of_known_run=True)
-
-        return open_sink
+        return lambda identity: open_table(
+            self._target_for(to, identity), active_session(), of_known_run=True
+        )
 
     def _write(  # noqa: PLR0913, PLR0917 - what the verbs do not put into the options.
         self,
@@ -574,16 +580,17 @@ class Run(Rehearsal, ColumnVerbs):
         create: Create | None,
     ) -> Report:
         started, prepared = time.monotonic(), self._prepared
-        writing = Writing.prepare(
-            mode,
-            asked_target(to),
-            open_given=lambda: open_input(source, key),
-            open_ledger=lambda session: prepared.ledger if prepared else self._ledger(session),
-            options=options,
-            create=create,
-            of_run={"version": self._version, "retry_of": self._retry_of},
-        )
-        self._prepared = None
+        with refusal_heard(self._listeners, self._run_id, to):
+            writing = Writing.prepare(
+                mode,
+                asked_target(to),
+                open_given=lambda: open_input(source, key),
+                open_ledger=lambda session: prepared.ledger if prepared else self._ledger(session),
+                options=options,
+                create=create,
+                of_run={"version": self._version, "retry_of": self._retry_of},
+            )
+        self._prepared, self._target = None, writing.target
         return writing.run(
             prepared,
             lambda report: replace(report, seconds=time.monotonic() - started),

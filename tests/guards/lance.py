@@ -194,7 +194,7 @@ LANCE_GUARDS = (
     Guard(
         name="trust: no dataset gets an id on a ledger's word",
         file="sinks/lance/sink.py",
-        before="                if self._of_known_run:\n",
+        before='                if self._without_id == "refuse":\n',
         after="                if False:\n",
         test="tests/unit/sinks/test_staged.py -k forged_run_file",
     ),

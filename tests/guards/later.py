@@ -8,6 +8,27 @@ _LATER = "tests/unit/test_rehearsal_commit.py"
 
 LATER_GUARDS = (
     Guard(
+        name="later: rows are looked at in the run's own table only",
+        file="rehearsal.py",
+        before="        self._refuse_other(run_file.identity, view.uuid)\n",
+        after="",
+        test=f"{_LATER} -k only_looked_at",
+    ),
+    Guard(
+        name="later: what another version staged is not committed",
+        file="rehearsal.py",
+        before="            self._refuse_other(identity, identity.table_uuid)\n",
+        after="",
+        test=f"{_LATER} -k another_version",
+    ),
+    Guard(
+        name="later: rows of an aborted run are not looked at",
+        file="rehearsal.py",
+        before="    if ledger.log.is_aborted and not or_landed:\n",
+        after="    if False:\n",
+        test=f"{_LATER} -k not_looked_at",
+    ),
+    Guard(
         name="later: nothing is posted by a write that is not to commit",
         file="engine/drive.py",
         before="        if options.commit:\n",

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.types import StringType
 
 import holdfast as hf
+from holdfast import rehearsal
 from holdfast.engine import resolve
 from holdfast.engine.cleanup import sweep
 from holdfast.engine.commit import Commit
@@ -32,6 +33,7 @@ from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Claim, Ready, Record
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.sink import IcebergSink
+from holdfast.spark import dataframe
 from tests.fakes.cli_lake import (
     CliLake,
     die_before_post,
@@ -388,3 +390,84 @@ def test_staged_files_are_read_as_the_table_has_them(lake: CliLake) -> None:
     ]
     assert len(found) == 10
     assert {row["later"] for row in found} == {None}
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let there be a Spark session; return the files of each look."""
+    found: list[Any] = []
+    known = hf.Run._known_ledger  # noqa: SLF001
+    monkeypatch.setattr(hf.Run, "_known_ledger", lambda run, _session: known(run, None))
+    monkeypatch.setattr(rehearsal, "active_session", object)
+    monkeypatch.setattr(
+        dataframe, "staged_frame", lambda _session, _reader, files: found.append(files)
+    )
+    return found
+
+
+def test_rows_are_only_looked_at_in_the_table_of_the_run(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another table's columns would give them other names."""
+    sink, found = lake.make_table(), looked_at(monkeypatch)
+    stage(lake)
+    run_of(lake).staged_rows(to=table_of(lake))
+    assert [sum(file.rows for file in files) for files in found] == [20]
+    sink._catalog.drop_table("db.t")  # noqa: SLF001
+    lake.make_table()
+    with pytest.raises(RunMismatchError):
+        run_of(lake).staged_rows(to=table_of(lake))
+    assert len(found) == 1
+
+
+def test_rows_of_an_aborted_run_are_not_looked_at(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a sweep, which deletes them, as well as after it."""
+    sink, found = lake.make_table(), looked_at(monkeypatch)
+    stage(lake)
+    run_of(lake).abort(to=table_of(lake))
+    for _ in range(2):
+        with pytest.raises(RunNotReadyError, match="it was aborted"):
+            run_of(lake).staged_rows(to=table_of(lake))
+        sweep(lake.ledger("r"), lambda _identity: sink)
+    assert found == []
+
+
+def test_what_was_staged_under_another_version_is_not_committed(lake: CliLake) -> None:
+    """If the commit names one; without, it takes what there is."""
+    lake.make_table()
+    stage(lake)
+    other = hf.Run("r", store=lake.store, version="v2")
+    with pytest.raises(RunMismatchError, match="version"):
+        other.commit(to=table_of(lake))
+    assert run_of(lake).commit(to=table_of(lake)).rows == 20
+
+
+def test_an_upsert_is_committed_without_spark_if_nobody_has_changed_the_table(
+    lake: CliLake,
+) -> None:
+    """With what others have added since it says that it must search that."""
+    sink = lake.make_table()
+    others_append(sink, 1, 100)
+    stage(lake, mode="upsert", on="id")
+    run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == [*range(20), 100]
+
+
+def test_an_upsert_says_that_its_commit_needs_spark_if_others_have_changed_the_table(
+    lake: CliLake,
+) -> None:
+    sink = lake.make_table()
+    others_append(sink, 1, 100)
+    stage(lake, mode="upsert", on="id")
+    others_append(sink, 2)
+    with pytest.raises(SettingsError, match="others have changed the table"):
+        run_of(lake).commit(to=table_of(lake))
+    assert ids_of(sink) == [1, 2, 100]
+
+
+def test_a_run_that_has_landed_as_usual_says_so(lake: CliLake) -> None:
+    lake.make_table()
+    lake.start("r", MemorySubmitter(range(20)), GONE)
+    with pytest.raises(RunNotReadyError, match="it has landed"):
+        run_of(lake).commit(to=table_of(lake))

@@ -495,9 +495,8 @@ class RunLog:
     def _stop_if_aborted(self) -> None:
         for record in self._records:
             if isinstance(record.body, Abort):
-                raise RunAbortedError(
-                    run_id=self._run_id, number=record.number, reason=record.body.reason
-                )
+                reason = record.body.reason or "none given"
+                raise RunAbortedError(run_id=self._run_id, number=record.number, reason=reason)
 
     def _decode(self, uri: str, number: int, data: bytes) -> Record:
         try:

@@ -1,12 +1,13 @@
 """Events: what a start of a run does, told to the user's functions while it does it.
 
-They are called on a thread of their own, which reads what the driver has written to its log and
+Each is called on a thread of its own, which reads what the driver has written to its log and
 looks at the ledger now and then, as a display does. A function that raises is heard of in the log,
-and one that hangs is left behind: neither can harm the job.
+and one that hangs is left behind: neither can harm the job, or another function.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
@@ -99,11 +100,13 @@ def listeners_of(on_event: Listener | Sequence[Listener] | None) -> tuple[Listen
     Raises:
         SettingsError: It is no function.
     """
-    found = () if on_event is None else (on_event,) if callable(on_event) else tuple(on_event)
-    if not all(map(callable, found)):
+    if on_event is None:
+        return ()
+    found: Any = on_event if isinstance(on_event, list | tuple) else [on_event]
+    if not all(map(callable, found)) or any(map(inspect.iscoroutinefunction, found)):
         cure = "give a function that takes an hf.Event, or a list of such functions"
         raise SettingsError(what=f"on_event={on_event!r}", cure=cure)
-    return found
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -123,43 +126,76 @@ def heard(listeners: Sequence[Listener], ledger: Ledger, about: Event) -> Iterat
         about: What is known of all events.
     """
     told = Told()
-    if not listeners:
-        yield told
-        return
-    watcher = Watcher(ledger=Ledger.open(ledger.run_id, ledger.store, ledger.storage, ledger.ports))
-    thread = _Thread(Telling(log=ledger.log, listeners=listeners, about=about, look=watcher.look))
-    thread.start()
     error: BaseException | None = None
+    threads = [_Thread(_telling(listener, ledger, about)) for listener in listeners]
+    for thread in threads:
+        thread.start()
     try:
         yield told
     except BaseException as raised:
         error = raised
         raise
     finally:
-        thread.end(told.report, error)
+        _end(threads, told.report, error)
+
+
+@contextmanager
+def refusal_heard(listeners: Sequence[Listener], run_id: str, table: object) -> Iterator[None]:
+    """Tell listeners if the block raises: a start that ends before its ledger and table are open.
+
+    Args:
+        listeners: The user's functions.
+        run_id: The run.
+        table: The table, as the user names it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        name = table if isinstance(table, str) else str(getattr(table, "name", ""))
+        event = Event(kind="ended", at=time.time(), run_id=run_id, table=name, location="")
+        threads = [_Thread(Telling(listener=listener, about=event)) for listener in listeners]
+        for thread in threads:
+            thread.start()
+        _end(threads, None, error)
+        raise
+
+
+def _telling(listener: Listener, ledger: Ledger, about: Event) -> Telling:
+    own = Ledger.open(ledger.run_id, ledger.store, ledger.storage, ledger.ports)
+    look = Watcher(ledger=own).look
+    return Telling(listener=listener, about=about, log=ledger.log, look=look)
+
+
+def _end(threads: Sequence[_Thread], report: Report | None, error: BaseException | None) -> None:
+    """Let the last events be heard, but go on without if that takes long."""
+    until = time.monotonic() + _END_S
+    for thread in threads:
+        thread.end(report, error)
+    for thread in threads:
+        thread.leave(until - time.monotonic())
 
 
 @dataclass(kw_only=True)
 class Telling:
-    """Makes events of what has happened, and calls listeners. Only one thread calls its methods.
+    """Makes events of what has happened, for one listener. Only one thread calls its methods.
 
     Args:
-        log: The driver's log. It grows while this reads it.
-        listeners: The user's functions.
+        listener: The user's function.
         about: What is known of all events.
+        log: The driver's log, which grows while this reads it; None if there is none yet.
         look: Reads new records of the ledger.
         clock: This process's clock, in seconds.
         now: Unix seconds.
     """
 
-    log: RunLog
-    listeners: Sequence[Listener]
+    listener: Listener
     about: Event
-    look: Callable[[], Observation]
+    log: RunLog | None = None
+    look: Callable[[], Observation] | None = None
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     _seen: int = field(default=0, init=False)
-    _failed: set[int] = field(default_factory=set, init=False)
+    _has_failed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Count from now."""
@@ -187,7 +223,7 @@ class Telling:
         self._tell(replace(self.about, kind="ended", at=self.now(), report=report, error=error))
 
     def _tell_records(self) -> None:
-        if not self.log.own_claim:
+        if self.log is None or not self.log.own_claim:
             return
         records = self.log.records
         if not self.about.start:
@@ -210,20 +246,20 @@ class Telling:
 
     def _look(self) -> bool:
         """Read how far the run is; return whether the ledger said it."""
-        with suppress(Exception):
-            self.about = replace(self.about, progress=self.look().progress)
-            return True
+        if self.look is not None:
+            with suppress(Exception):
+                self.about = replace(self.about, progress=self.look().progress)
+                return True
         return False
 
     def _tell(self, event: Event) -> None:
-        for number, listener in enumerate(self.listeners):
-            try:
-                listener(event)
-            except Exception:  # noqa: BLE001, PERF203 - whatever it is, the job must not suffer.
-                level = logging.DEBUG if number in self._failed else logging.WARNING
-                text = "run %r: a function of on_event= has failed at %r"
-                _log.log(level, text, event.run_id, event.kind, exc_info=True)
-                self._failed.add(number)
+        try:
+            self.listener(event)
+        except BaseException:  # noqa: BLE001 - whatever it is, the job must not suffer.
+            level = logging.DEBUG if self._has_failed else logging.WARNING
+            text = "run %r: a function of on_event= has failed at %r"
+            _log.log(level, text, event.run_id, event.kind, exc_info=True)
+            self._has_failed = True
 
 
 class _Thread(threading.Thread):
@@ -240,10 +276,11 @@ class _Thread(threading.Thread):
         self._telling.end(*self._end)
 
     def end(self, report: Report | None, error: BaseException | None) -> None:
-        """Let the last events be heard, but go on without if that takes long."""
         self._end = (report, error)
         self._is_over.set()
-        self.join(_END_S)
+
+    def leave(self, wait_s: float) -> None:
+        self.join(max(0.0, wait_s))
         if self.is_alive():
             _log.warning(
                 "run %r: a function of on_event= has not returned; the run goes on without it",

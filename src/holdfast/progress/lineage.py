@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from holdfast._version import __version__
-from holdfast.errors import MissingExtraError
+from holdfast.errors import MissingExtraError, SettingsError
 from holdfast.model.report import Report
 from holdfast.progress.events import Event, Listener, summary_of
 
@@ -47,12 +47,15 @@ def open_lineage(
 
     Raises:
         MissingExtraError: The package is not installed.
+        SettingsError: `inputs` is one text.
     """
     try:
         from openlineage.client import OpenLineageClient  # noqa: PLC0415 - optional.
     except ImportError as error:
         package, extra = "openlineage-python", "openlineage"
         raise MissingExtraError(what="OpenLineage", package=package, extra=extra) from error
+    if isinstance(inputs, str):
+        raise SettingsError(what=f"inputs={inputs!r}", cure="give a list of URIs")
     return _Lineage(client or OpenLineageClient(), namespace, job, tuple(inputs))
 
 
@@ -80,7 +83,9 @@ class _Lineage:
         state = {"started": states.START, "ended": states.COMPLETE}.get(event.kind, states.RUNNING)
         if event.error is not None:
             state = states.FAIL if isinstance(event.error, Exception) else states.ABORT
-        of_start = uuid.uuid5(_STARTS, f"{event.location} {event.run_id} {event.start}")
+        # One that ended before it had a number is a run of its own, however often that happens.
+        number = event.start or event.at
+        of_start = uuid.uuid5(_STARTS, f"{event.location} {event.run_id} {number}")
         self._client.emit(
             self._events.RunEvent(
                 eventTime=datetime.fromtimestamp(event.at, tz=timezone.utc).isoformat(),
@@ -98,6 +103,7 @@ class _Lineage:
                         outputFacets=self._output_facets(event.report),
                         facets=self._table_facets(event),
                     )
+                    for _ in filter(None, [event.location])
                 ],
             )
         )
@@ -137,7 +143,7 @@ class _Lineage:
 
     def _output_facets(self, report: Report | None) -> dict[str, Any]:
         """Return what the commit has added."""
-        if report is None or report.outcome == "ready":
+        if report is None or report.outcome != "committed":
             return {}
         statistics = self._facets.output_statistics_output_dataset
         return {

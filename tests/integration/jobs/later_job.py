@@ -34,7 +34,7 @@ if job["step"] == "stage":
         missing_columns="null",
         commit=False,
     )
-    staged = run.staged_rows(to=table)
+    staged = run.staged_rows()  # The object knows the table that it has written.
     looked = staged.selectExpr("count(*)", "sum(id)", "count_if(label IS NULL)").first()
     print("looked", json.dumps(list(looked or ())))
     session.stop()

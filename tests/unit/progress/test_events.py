@@ -152,6 +152,46 @@ def test_a_listener_that_fails_is_heard_of_once_and_harms_nothing(
     assert kinds(told) == ["started", "pass", "commit", "ended"]
 
 
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
+def test_whatever_a_listener_raises_the_others_hear_all(
+    lake: CliLake, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    told: list[Event] = []
+
+    def fails(_event: Event) -> None:
+        raise error
+
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        assert start(lake, fails, told.append).outcome == "committed"
+    assert kinds(told) == ["started", "pass", "commit", "ended"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_listener_that_hangs_silences_no_other(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector that does not answer must not keep an alert from being sent."""
+    monkeypatch.setattr(events, "_END_S", 0.5)
+    told: list[Event] = []
+    release = threading.Event()
+    try:
+        assert start(lake, lambda _: release.wait(60), told.append).outcome == "committed"
+    finally:
+        release.set()
+    assert kinds(told) == ["started", "pass", "commit", "ended"]
+
+
+def test_a_start_that_cannot_open_its_table_is_told(lake: CliLake) -> None:
+    """The catalog is down at night, or the table is gone: an alert must hear of that, too."""
+    told: list[Event] = []
+    run = hf.Run("r", store=lake.store, on_event=told.append)
+    with pytest.raises(SettingsError):
+        run.commit(to=table_of(lake))
+    assert [(event.kind, event.run_id, event.table) for event in told] == [("ended", "r", "db.t")]
+    assert isinstance(told[0].error, SettingsError)
+    json.dumps(told[0].to_json())
+
+
 def test_a_listener_that_hangs_is_left_behind(
     lake: CliLake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,16 +216,16 @@ def test_a_ledger_that_cannot_be_read_leaves_events_without_progress(lake: CliLa
         told.append(event)
 
     telling = events.Telling(
-        log=lake.ledger("r").log,
-        listeners=[listener],
+        log=(log := lake.ledger("r").log),
+        listener=listener,
         about=Event(kind="started", at=0.0, run_id="r", table="t", location="file:///t"),
         look=breaks,  # type: ignore[arg-type]
     )
     telling.tick()
     assert told == []
     start(lake)
-    telling.log.refresh()
-    telling.log._own_claim = 1  # noqa: SLF001 - as if it were this driver's.
+    log.refresh()
+    log._own_claim = 1  # noqa: SLF001 - as if it were this driver's.
     telling.tick()
     telling.end(None, KeyboardInterrupt())
     assert kinds(told) == ["started", "pass", "commit", "ended"]
@@ -207,7 +247,7 @@ def test_how_far_a_start_is_comes_every_ten_seconds_or_less_often(lake: CliLake)
 
     telling = events.Telling(
         log=ledger.log,
-        listeners=[told.append],
+        listener=told.append,
         about=Event(kind="started", at=0.0, run_id="r", table="t", location="file:///t"),
         look=slow,
         clock=lambda: clock[0],
@@ -245,5 +285,10 @@ def test_an_event_is_json(lake: CliLake) -> None:
 def test_what_is_no_function_is_refused_at_once() -> None:
     assert listeners_of(None) == ()
     assert listeners_of(print) == (print,)
-    with pytest.raises(SettingsError, match="on_event="):
-        hf.Run("r", store="file:///tmp/s", on_event=["print"])  # type: ignore[list-item]
+
+    async def never_runs(_: Event) -> None: ...
+
+    wrongs: list[Any] = [["print"], "print", 5, True, {}, never_runs]
+    for wrong in wrongs:
+        with pytest.raises(SettingsError, match="on_event="):
+            hf.Run("r", store="file:///tmp/s", on_event=wrong)

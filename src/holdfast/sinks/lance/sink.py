@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -100,6 +100,9 @@ def _shared(numbers: tuple[int, ...]) -> list[int]:
 _READ_FRAGMENT = msgspec.json.Decoder(_FragmentJson)
 
 
+WithoutId = Literal["give", "refuse", "look"]
+
+
 class LanceSink(StagedFiles):
     """One Lance dataset."""
 
@@ -109,7 +112,7 @@ class LanceSink(StagedFiles):
         *,
         rows_per_file: int,
         bytes_per_file: int,
-        of_known_run: bool = False,
+        without_id: WithoutId = "give",
     ) -> None:
         """Keep the location; the dataset is opened at each look.
 
@@ -117,13 +120,13 @@ class LanceSink(StagedFiles):
             place: The dataset's location.
             rows_per_file: How many rows make a good file.
             bytes_per_file: How many bytes make a good file, if they are reached first.
-            of_known_run: Whether a ledger says that a run writes it. Then it has an id; a dataset
-                without one is another dataset, and is not given an id because a ledger names it.
+            without_id: What becomes of a dataset without an id: it is given one; it is refused, as
+                the ledger that names it says that it has one; or it is only looked at.
         """
         self._place = place
         self._rows_per_file = rows_per_file
         self._bytes_per_file = bytes_per_file
-        self._of_known_run = of_known_run
+        self._without_id = without_id
 
     @property
     def name(self) -> str:
@@ -142,8 +145,10 @@ class LanceSink(StagedFiles):
             identity = read_identity(self._place)
             dataset = self._place.open()
             if identity is None:
-                if self._of_known_run:
+                if self._without_id == "refuse":
                     raise TableMissingError(table=self.name, what="no run has written to it")
+                if self._without_id == "look":
+                    return self._view(dataset, "")
                 give_identity(self._place)
             elif read_identity(self._place) == identity:  # The id of the dataset that was opened.
                 return self._view(dataset, identity)
@@ -493,7 +498,7 @@ def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
     settings_under: Callable[[str], Mapping[str, str]],
     create: Create | None,
     default_schema: Callable[[], pa.Schema],
-    of_known_run: bool = False,
+    without_id: WithoutId = "give",
     before_create: Callable[[Sink], object] = lambda _: None,
 ) -> LanceSink:
     """Open the dataset and, if asked to, create it.
@@ -503,7 +508,7 @@ def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
         settings_under: Returns the session's settings below a prefix.
         create: How to create the dataset if it does not exist.
         default_schema: Returns the new dataset's schema if the user gave none.
-        of_known_run: Whether a ledger already names the dataset as its run's.
+        without_id: As for `LanceSink`.
         before_create: Called if the dataset does not exist, before it is created; may refuse.
 
     Raises:
@@ -516,7 +521,7 @@ def open_sink(  # noqa: PLR0913 - each is another fact of the dataset.
         place,
         rows_per_file=target.max_rows_per_file,
         bytes_per_file=target.max_bytes_per_file,
-        of_known_run=of_known_run,
+        without_id=without_id,
     )
     if create is not None:
         try:

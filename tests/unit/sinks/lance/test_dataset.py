@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 
+from holdfast.opening import open_table
+from holdfast.sinks.targets import LanceTable
 from tests.fakes.lance_rig import IDS, LanceRig
 
 
@@ -47,3 +51,12 @@ def test_a_dataset_that_cannot_be_read_is_not_an_error(rig: LanceRig) -> None:
     rig.start()
     rig.drop()
     assert rig.sink().unindexed_rows() == {}
+
+
+def test_a_trial_gives_a_dataset_no_id(tmp_path: Path) -> None:
+    """Nothing is written by a look, not even beside the dataset."""
+    lance.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t.lance")
+    before = sorted(tmp_path.rglob("*"))
+    sink = open_table(LanceTable(f"{tmp_path}/t.lance"), None, only_looks=True)
+    assert sink.writer_spec(sink.load()).schema.names == ["id"]
+    assert sorted(tmp_path.rglob("*")) == before
