@@ -50,6 +50,11 @@ def bootstrap(
                 "install the packages that it needs there (Holdfast's own come with its "
                 "extras iceberg and lance)"
             )
+            if not isinstance(error, ImportError):
+                cure += (
+                    "; and if the transform's module does more than define when it is imported, "
+                    "such as starting a SparkSession, put that under `if __name__ == '__main__':`"
+                )
             return None, what, cure
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:

@@ -49,6 +49,7 @@ except ImportError:  # A Spark Connect client needs no JVM bridge.
 _MEGABYTE = 1_000_000
 _PAYLOAD_MAX_MB = 50
 _REASON_LENGTH_MAX = 2000
+_FRAME = re.compile(r"\s+at \S+\(.*\)$|\s*\.\.\. \d+ more$")
 # What Spark's worker reports before any of our code can run.
 _REFUSED_QUERIES = (
     AnalysisException,
@@ -238,8 +239,16 @@ def spark_errors() -> Iterator[None]:
                 f"holdfast {__version__}; on one machine that is {sys.executable}",
             ) from error
         raise JobFailedError(
-            reason=reason[-_REASON_LENGTH_MAX:], retry_safe=not _job_lasts(error, reason)
+            reason=_without_frames(reason), retry_safe=not _job_lasts(error, reason)
         ) from error
+
+
+def _without_frames(reason: str) -> str:
+    """Return the end of a message from the JVM, where the cause is, without its stack frames."""
+    lines = [line for line in reason.splitlines() if not _FRAME.match(line)]
+    while len(lines) > 1 and sum(map(len, lines)) > _REASON_LENGTH_MAX:
+        del lines[0]
+    return "\n".join(lines)[-_REASON_LENGTH_MAX:]
 
 
 def _job_lasts(error: Exception, reason: str) -> bool:

@@ -166,6 +166,22 @@ def test_whatever_ends_the_job_is_a_failed_job(error: Exception) -> None:
     assert str(error) in caught.value.reason
 
 
+def test_what_the_jvm_says_is_told_without_its_stack() -> None:
+    """A worker that dies leaves hundreds of frames, and the cause between them."""
+    frames = [
+        f"\tat org.apache.spark.api.python.Runner{n}.read(Runner.scala:{n})" for n in range(90)
+    ]
+    cause = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    whole = ["Job aborted due to stage failure", *frames, cause, *frames]
+    whole += ["Caused by: java.io.EOFException", *frames, "\t... 36 more"]
+    with pytest.raises(JobFailedError) as caught:
+        DataFrameSubmitter(FailingFrame(Py4JError("\n".join(whole))), ("id",)).submit(
+            plan(), NOTHING_FINISHED
+        )
+    told = ["Job aborted due to stage failure", cause, "Caused by: java.io.EOFException"]
+    assert caught.value.reason.splitlines() == told
+
+
 class NamedFrame:
     """A DataFrame that looks its columns up by name, as PySpark's `mapInArrow` does."""
 
