@@ -152,6 +152,12 @@ class Scene:
             "df": session.createDataFrame(rows, "id long, order_id long, text string"),
             "run": self.new_run(),
             "url": url,
+            "catalog": {
+                "name": "lake",
+                "type": "sql",
+                "uri": f"sqlite:///{folder}/catalog.db",
+                "warehouse": f"file://{folder}/tables",
+            },
             "enrich": enrich,
             "fixed": enrich,
             "ask": ask,

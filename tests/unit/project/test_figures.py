@@ -46,7 +46,7 @@ _ROWS = (
         "lance-append",
         "`lance-append`, {rows/1e6}M vectors | Lance alone in two processes | {ratio} of its time",
     ),
-    (README, "lance-peers", "of its time; {ratio} of Daft's |"),
+    (README, "lance-peers", "Daft, which makes none | {ratio} of its time |"),
     (README, "memory", "| {ratio}; with {partitions} partitions {ratio_partitioned} |"),
     (README, "small-job", "`small-job`, {rows} rows"),
     (README, "small-job", "| {seconds_more} s and {requests_more} requests more |"),
@@ -59,7 +59,7 @@ _ROWS = (
             " Streaming | {figures.ratios.daft.checkpointed}, {figures.ratios.ray.checkpointed},"
             " {figures.ratios.dlt.checkpointed}, {figures.ratios.stream.checkpointed} of their"
             " time; resumed at half {figures.ratios.daft.resumed}, {figures.ratios.ray.resumed},"
-            " {figures.ratios.dlt.resumed}, {figures.ratios.stream.resumed} |"
+            " {figures.ratios.dlt.resumed}, {figures.ratios.stream.resumed}. Ray Data writes"
         ),
     ),
     (README, "overwrite", "`overwrite`, {rows/1e6}M rows in place of {partitions} partitions"),
