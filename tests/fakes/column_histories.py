@@ -4,7 +4,8 @@ The oracle: each row that is live at the end has what the run computes from its 
 the run was not to compute it, what it had; only a row that others have added since the run began
 may have been left out, and one that they changed after the run had landed has what it had then. It
 is held against the dataset after the run, and after a sweep. If others have cleaned up the version
-that a post without an answer may have made, the run may end in doubt, and says so.
+that a post without an answer may have made, the run may end in doubt, and says so; if they have
+restored an older one, a later start says that what had landed is gone.
 
 Others append, delete, update, compact, restore, clean up, index, and add columns, between tasks and
 between the look at the dataset and the post. Drivers die there, are taken over while they are
@@ -31,7 +32,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.engine.cleanup import sweep
-from holdfast.errors import CommitConflictError, CommitUnknownError, RunFencedError
+from holdfast.errors import (
+    CommitConflictError,
+    CommittedThenRemovedError,
+    CommitUnknownError,
+    RunFencedError,
+)
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.lance import column_files
 from holdfast.sinks.lance.columns import LanceColumnSink
@@ -182,6 +188,9 @@ class History:
             self._run()
         except CommitUnknownError:
             assert "_clean_up" in self.others.done, self.others.done
+            return
+        except CommittedThenRemovedError:
+            assert "_restore" in self.others.done, self.others.done
             return
         self.check()
         sweep(self.rig.ledger(), lambda _identity: self.rig.sink())
