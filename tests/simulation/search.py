@@ -64,13 +64,20 @@ def _portions(
         yield start, min(_PORTION, first + histories - start), guard
 
 
+# A long run that is cut off has said how far it was.
+_TOLD_EVERY = 10_000
+
+
 def search(first: int, histories: int, guard: str | None, jobs: int) -> Verdict | None:
     """Run histories on several processes, print their figures, and return the first bad one."""
     began, total = time.monotonic(), Counter[str]()
     bad: Verdict | None = None
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for counts, verdict in pool.imap(_portion, _portions(first, histories, guard)):
+            before = total["histories"]
             total.update(counts)
+            if total["histories"] // _TOLD_EVERY > before // _TOLD_EVERY:
+                print(f"{total['histories']:,} histories", flush=True)
             if verdict is not None:
                 bad = verdict
                 break
