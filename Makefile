@@ -117,8 +117,8 @@ crash: setup ## Kill drivers and workers at named points, run again, compare
 		echo "crash: nothing was run: tests/crash has no tests yet"; \
 	fi
 
-slow: setup ## Tests that take over a minute each (need the stack and `make example-envs`)
-	$(PYSPARK) $(BIN)/python -m pytest -m "slow and not (crash or bench)" $(ARGS)
+slow: setup ## Tests that take over a minute each, and all of which a third is drawn (need the stack and `make example-envs`)
+	HOLDFAST_ALL=1 $(PYSPARK) $(BIN)/python -m pytest -m "(slow or sampled) and not (crash or bench)" $(ARGS)
 
 hostile: setup ## What other writers can do to a table, on every catalog; CI draws one for each
 	HOLDFAST_CATALOGS=all $(PYSPARK) $(BIN)/python -m pytest $(IN_LANES) \

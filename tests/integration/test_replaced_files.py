@@ -153,6 +153,7 @@ def check_alike(lake: Lake) -> None:
     assert (ours["total-data-files"], ours["total-files-size"]) == tuple(map(str, live))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_replaced_rows_are_as_from_sparks_own_overwrite(ours: Lake, layout: str) -> None:
     """Every type and layout, tables with deletes; NULL and NaN are partitions like others."""

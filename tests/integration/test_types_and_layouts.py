@@ -43,6 +43,7 @@ def total(session: SparkSession, table: str, name: str) -> str:
     return str(summary.first()["summary"][name])  # type: ignore[index]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_type_and_layout_reads_back_as_from_sparks_own_writer(
     lake: SparkSession, namespace: str, ledger: dict[str, Any], layout: str

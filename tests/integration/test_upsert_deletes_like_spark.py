@@ -59,6 +59,7 @@ class Deletes(Merges):
             self.lake.sql(MERGE.format(**texts))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deleting", ["id % 3 = 0", "id % 2 = 0 or id > 40", "true"])
 def test_the_rows_are_those_of_sparks_merge(
     lake: SparkSession, namespace: str, stack: Stack, ledger: dict[str, Any], deleting: str

@@ -95,6 +95,7 @@ each_mode = pytest.mark.parametrize("mode", MODES)
 
 
 @each_mode
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layout",
     [

@@ -175,6 +175,7 @@ def ids_that_match(table: Table, where: Where, found: Found) -> tuple[set[int], 
     return set(ids), {id_ for id_, matches in zip(ids, goes, strict=True) if matches}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_rows_that_go_are_those_that_spark_selects(
     lake: SparkSession, stack: Stack, namespace: str, layout: str
@@ -203,6 +204,7 @@ def test_the_rows_that_go_are_those_that_spark_selects(
     assert shares["none"] > 0.1, shares
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", ["unpartitioned", "bucket", "truncate of decimals", "nested"])
 def test_a_rewritten_file_has_all_other_rows_to_spark(
     lake: SparkSession, stack: Stack, namespace: str, layout: str
