@@ -196,6 +196,12 @@ _ROWS = (
         ),
     ),
     (PERFORMANCE, "progress-cost", "a job took {ratio} of the time without it"),
+    (PERFORMANCE, "progress-cost", "with a function of `on_event=` {ratio_events}, while"),
+    (
+        PERFORMANCE,
+        "progress-cost",
+        "thread used {events_on_core_s.1}, {events_on_core_s.2} and {events_on_core_s.3} s.",
+    ),
     (PERFORMANCE, "lance-append", "{rows/1e6} million rows of an id, a text and 128 float32"),
     (PERFORMANCE, "lance-append", "| Holdfast, default checkpoints | {ours_s} |"),
     (PERFORMANCE, "lance-append", "| {alone_s}: Holdfast takes **{ratio}** of it |"),
