@@ -36,10 +36,11 @@ def same(body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One request: its method, and its path with the query."""
+    """One request: its method, its path with the query, and what it copies, if S3 is to copy."""
 
     method: str
     target: str
+    source: str = ""
 
     @property
     def path(self) -> str:
@@ -183,7 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         """Pass one request on, with the fault that is due, if any."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        proxy, seen = self.server.proxy, Seen(method=self.command, target=self.path)
+        proxy, source = self.server.proxy, self.headers.get("x-amz-copy-source", "")
+        seen = Seen(method=self.command, target=self.path, source=source)
         fault = proxy.next_fault(seen)
         proxy.take(fault.before)
         answer, headers = _NO_ANSWER, list(self.headers.items())

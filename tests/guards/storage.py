@@ -6,7 +6,7 @@ from tests.guards.guard import Guard
 
 _UPLOADS = "tests/unit/storage/test_upload.py"
 _ANSWERS = "tests/unit/storage/test_objects.py -k bytes"
-_LONG = "tests/unit/storage/test_objects.py -k listed"
+_LONG = "tests/unit/storage/test_objects.py -k list"
 _RETRIES = "tests/unit/worker/test_transforms_retry.py"
 
 STORAGE_GUARDS = (
@@ -16,6 +16,27 @@ STORAGE_GUARDS = (
         before=" must keep no other, and is named.\n            return uris\n",
         after="\n            return ()\n",
         test="tests/unit/storage/test_objects.py -k delete",
+    ),
+    Guard(
+        name="storage: objects are asked for only if the store never lists them",
+        file="storage/objects.py",
+        before="                if not error.lasts:\n                    raise\n",
+        after="                pass\n",
+        test=_LONG,
+    ),
+    Guard(
+        name="storage: old names are kept only if the store never copies",
+        file="engine/resolve.py",
+        before="        if error.retry_safe:\n            raise\n        book.tally",
+        after="        book.tally",
+        test="tests/unit/engine/test_resolve.py -k copy",
+    ),
+    Guard(
+        name="storage: files stay behind only if the store never deletes",
+        file="engine/cleanup.py",
+        before="        if error.retry_safe:\n            raise\n        return f",
+        after="        return f",
+        test="tests/unit/engine/test_cleanup_live_files.py -k store",
     ),
     Guard(
         name="storage: objects are deleted many at a time",

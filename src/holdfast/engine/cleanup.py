@@ -2,8 +2,9 @@
 
 A sweep works only after a receipt or an abort, and deletes only what this run's own records list.
 It keeps data files listed by the intent that landed or by one in doubt, and keeps all of them if
-the table cannot be proved to be the run's. Whatever the log says, a file that the table itself
-reaches is kept: the ledger may be a copy, restored from a backup, or have lost its last records.
+the table cannot be proved to be the run's, or its store refuses to delete. Whatever the log says,
+a file that the table itself reaches is kept: the ledger may be a copy, restored from a backup, or
+have lost its last records.
 The whole log is kept: it is small, and records what happened.
 """
 
@@ -32,6 +33,7 @@ from holdfast.errors import (
     RunCommittedError,
     RunUnfinishedError,
     SettingsError,
+    StoreUnavailableError,
     TableOutOfSightError,
     UnsupportedTableError,
 )
@@ -45,7 +47,7 @@ from holdfast.model.identity import Identity
 from holdfast.model.records import Abort, PartReference
 from holdfast.model.report import counted
 from holdfast.model.work import Merge, Rewrite, StagedGroup, sizes_of
-from holdfast.sinks.base import MarkFound, Sink
+from holdfast.sinks.base import MarkFound, Sink, TableView
 from holdfast.text import warn_caller
 
 
@@ -140,7 +142,8 @@ class Swept:
     ledger_objects: int
     # Staged files that may be part of a snapshot: the outcome of their post is in doubt.
     in_doubt: int = 0
-    # Staged files that are kept because the table cannot be proved to be the run's, and why.
+    # Staged files that are kept because the table cannot be proved to be the run's, or because its
+    # store refuses to delete, and why.
     out_of_reach: int = 0
     reason: str = ""
     # Files that the table reaches, though this ledger does not know that they landed.
@@ -419,7 +422,7 @@ def _live(
 
 
 def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity], Sink]) -> str:
-    """Delete staged files; if the table may not be the run's, keep them and return the reason."""
+    """Delete staged files; if that cannot be done, keep them and return the reason."""
     if plan.run_file is None or not plan.data_files or plan.out_of_reach:
         return plan.out_of_reach
     try:
@@ -431,9 +434,25 @@ def _delete_files(ledger: Ledger, plan: SweepPlan, open_sink: Callable[[Identity
         if plan.live is None:
             live = sink.live_files(view, paths, ledger.layout.files_nonce)
             paths = [path for path in paths if path not in live]
-        sink.delete_files(view, paths)
+        return _refusal(sink, view, paths)
     except UnsupportedTableError as error:  # Upgraded since, or files in a folder of others.
         return in_one_line(error)
+
+
+def _refusal(sink: Sink, view: TableView, paths: Sequence[str]) -> str:
+    """Delete staged files; if the store refuses that permanently, return the reason.
+
+    Then it may clean up by itself, as S3 Tables does, and the rest of the sweep need not fail.
+
+    Raises:
+        StoreUnavailableError: The store did not answer; call again.
+    """
+    try:
+        sink.delete_files(view, paths)
+    except StoreUnavailableError as error:
+        if error.retry_safe:
+            raise
+        return f"the table's store refuses to delete ({error.reason})"
     return ""
 
 

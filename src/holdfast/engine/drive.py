@@ -248,6 +248,7 @@ class Driver:
             withdrawn_rows=tally.withdrawn_rows,
             io=dict(tally.io),
             copied_files=tally.copied_files,
+            not_copied_files=tally.not_copied_files,
             searched_files=tally.searched_files,
             searched_again=tally.searched_again,
             rows_by_code=_rows_by_code(self.ledger.log, book.work),

@@ -7,7 +7,8 @@ that is missing, has another UUID or lacks the branch proves nothing: the catalo
 
 An orphan removal reads which files the table refers to and, hours later, deletes the others that
 are some days old. It would delete a file published in between, and its rows with it. A fresh copy
-is too young to be deleted.
+is too young to be deleted. Where the store makes no copies, the files are published as they are,
+and a warning says so: the run could never be finished otherwise.
 
 The copies to make are listed in the log before the first is made, so a sweep finds them wherever
 this stops. They count from the next seal on; until then the old names do.
@@ -43,8 +44,10 @@ from holdfast.ledger.parts import read_list, write_list, write_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.model.identity import Identity
 from holdfast.model.records import Intent, Merged, PartReference, Refused, Renewal
+from holdfast.model.report import counted
 from holdfast.model.work import Merge, StagedGroup, Work
 from holdfast.sinks.base import MarkFound, Sink, TableView
+from holdfast.text import warn_caller
 
 # ---- Resolve: settle whether an intent of the run has landed, or ever can
 
@@ -274,7 +277,8 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
     """Copy the old ones among the staged files, and seal the work under the new names.
 
     A young run makes no request. Nothing is deleted here: an intent with the old names may be
-    about to land. Calling again is safe.
+    about to land. If the store refuses to copy, that is a warning, and the old names stay. Calling
+    again is safe.
 
     Args:
         ledger: The run's ledger.
@@ -285,7 +289,8 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
         StagedFileMissingError: A staged file is gone.
         TableChangedError: The staged files no longer fit the table.
         RunFencedError: Another driver has claimed the run.
-        StoreError: The ledger or the table's storage does not answer.
+        StoreUnavailableError: The table's storage does not answer.
+        StoreError: The ledger does not.
     """
     before = ledger.ports.now() - _OLD_AFTER_S
     if ledger.log.began_at >= before or not book.work.groups:
@@ -305,12 +310,26 @@ def renew(ledger: Ledger, commit: Commit, book: Workbook) -> None:
     )
     ledger.log.append(Renewal(work=part))
     failpoint("before-copies")
-    copies = commit.sink.copy_groups(view, old, targets)
+    count = sum(len(group.files) for group in old)
+    log_step(ledger.run_id, f"copies {counted(count, 'file')} that had waited long")
+    try:
+        copies = commit.sink.copy_groups(view, old, targets)
+    except StoreUnavailableError as error:
+        if error.retry_safe:
+            raise
+        book.tally.not_copied_files += count
+        warn_caller(
+            f"run {ledger.run_id!r}: {counted(count, 'staged file')} that had waited for more than "
+            f"48 hours could not be copied ({error.reason}), and will be committed under the old "
+            "names. A removal of orphan files that is running now may know these, and delete the "
+            "files later: check that none is running"
+        )
+        return
     failpoint("after-copies")
     book.rename(
         book.work.with_groups({group.path: copy for group, copy in zip(old, copies, strict=True)})
     )
-    book.tally.copied_files += sum(len(group.files) for group in copies)
+    book.tally.copied_files += count
     book.seal()
 
 

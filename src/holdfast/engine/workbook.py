@@ -274,6 +274,7 @@ class Tally:
     # The tasks' use of storage: see `IoCounters`.
     io: Counter[str] = field(default_factory=Counter)
     copied_files: int = 0
+    not_copied_files: int = 0
     # Files of the table: see `Report`.
     searched_files: int = 0
     searched_again: int = 0

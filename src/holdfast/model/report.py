@@ -79,8 +79,10 @@ class Report:
     # The tasks' use of storage: bytes_read, bytes_written, requests, busy_s (summed over concurrent
     # calls) and waited_s (how long computing waited for storage).
     io: Mapping[str, float] = field(default_factory=dict)
-    # Files that had waited long, and were copied to new names before they were published.
+    # Files that had waited long, and were copied to new names before they were published; those
+    # that kept their names, because the store refused to copy them.
     copied_files: int = 0
+    not_copied_files: int = 0
     # How many rows each version of the transform's code has produced, by its digest.
     rows_by_code: Mapping[str, int] = field(default_factory=dict)
     # Rows that failed, and are in the quarantine instead of the table.
@@ -152,6 +154,7 @@ class Report:
             ("dropped", self.dropped_rows, "row", " covered twice"),
             ("withdrawn", self.withdrawn_rows, "row", " of removed files"),
             ("copied", self.copied_files, "file", " that had waited long"),
+            ("waited", self.not_copied_files, "file", " for over 48 h: the store makes no copies"),
             ("failed", self.quarantined_rows, "row", ": see run.quarantined()"),
             ("again", self.rows_again, "row", " that others had moved or changed"),
             ("without", self.rows_without_columns, "row", " that others had appended"),

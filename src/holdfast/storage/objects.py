@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import hashlib
+import logging
 import os
 import re
 from bisect import bisect_left
@@ -30,10 +31,13 @@ from holdfast.storage.calls import write as _write
 from holdfast.storage.port import ObjectFacts, ObjectSink, StorageError
 from holdfast.storage.runtime import io_runtime
 from holdfast.storage.upload import Upload
+from holdfast.text import printable
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
+
+_log = logging.getLogger("holdfast")
 
 _Answer = TypeVar("_Answer")
 
@@ -111,13 +115,18 @@ class ObjectStorage:
         """Return a fact about each object, None if it is missing.
 
         Many objects of one folder are listed, a thousand per request. What a listing does not show
-        is asked for, so that a store's order and its encoding of names decide nothing.
+        is asked for, so that a store's order and its encoding of names decide nothing. So is
+        everything if the store refuses to list.
         """
         found: dict[str, _Answer] = {}
 
         def list_some(names: _Names) -> None:
             store, _ = self._locate(names.folder)
-            found.update(_call(names.folder, lambda: dict(names.facts(store, fact))))
+            try:
+                found.update(_call(names.folder, lambda: dict(names.facts(store, fact))))
+            except StorageError as error:
+                if not error.lasts:
+                    raise
 
         def ask(uri: str) -> _Answer:
             store, key = self._locate(uri)
@@ -224,10 +233,12 @@ class ObjectStorage:
         if locations.split(source)[0] != "file://":  # A local copy is a link, with the old time.
             try:
                 _call(source, lambda: obstore.copy(store, key, new_key))
-            except StorageError:
-                # S3 does not copy objects above 5 GB. Bytes that pass through us need TLS.
+            except StorageError as error:
+                # S3 does not copy objects above 5 GB, nor any of S3 Tables. Bytes that pass through
+                # us need TLS.
                 if not self._is_guarded:
                     raise
+                _log.info("%s; its bytes pass through this process", printable(str(error)))
             else:
                 return
         found = _call(source, lambda: obstore.get(store, key))

@@ -7,11 +7,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from holdfast.engine.cleanup import abort, sweep
-from holdfast.errors import LedgerDamagedError, RunCommittedError
+from holdfast.errors import LedgerDamagedError, RunCommittedError, StoreUnavailableError
 from holdfast.model.records import Abort, open_json, seal_json
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.manifests import blocks
@@ -189,3 +190,37 @@ def test_blocks_of_a_manifest_are_decompressed_and_searched(codec: bytes) -> Non
 def test_what_cannot_be_searched_is_read_entry_by_entry(data: bytes) -> None:
     """A search that cannot decode the data must not report that nothing was found."""
     assert _may_hold(data, [b"x"])
+
+
+@pytest.mark.parametrize("is_lance", [False, True])
+def test_a_store_that_deletes_nothing_does_not_stop_a_sweep(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch, *, is_lance: bool
+) -> None:
+    """The rest goes, with the exception of what lists the files: a later sweep may succeed."""
+    sink = lake.make_dataset() if is_lance else lake.make_table()
+    lake.start_and_die("r", _half(), sink=sink)
+    abort(lake.ledger("r"), lambda _identity: sink, "why not")
+    refusal = StoreUnavailableError(uri="s3://t", reason="405 Method Not Allowed", retry_safe=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "delete_files", Mock(side_effect=refusal))
+        refused = sweep(lake.ledger("r"), lambda _identity: sink)
+    assert (refused.data_files, refused.out_of_reach > 0) == (0, True)
+    assert refused.reason == "the table's store refuses to delete (405 Method Not Allowed)"
+    assert refused.ledger_objects > 0
+    swept = sweep(lake.ledger("r"), lambda _identity: sink)
+    assert (swept.data_files, swept.out_of_reach) == (refused.out_of_reach, 0)
+
+
+def test_a_store_that_does_not_answer_stops_a_sweep(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may delete the files later, and then nothing else must be left undone."""
+    sink = lake.make_table()
+    lake.start_and_die("r", _half(), sink=sink)
+    abort(lake.ledger("r"), lambda _identity: sink, "why not")
+    silent = StoreUnavailableError(uri="s3://t", reason="503")
+    objects = sorted(_store(lake).rglob("*"))
+    monkeypatch.setattr(sink, "delete_files", Mock(side_effect=silent))
+    with pytest.raises(StoreUnavailableError):
+        sweep(lake.ledger("r"), lambda _identity: sink)
+    assert sorted(_store(lake).rglob("*")) == objects

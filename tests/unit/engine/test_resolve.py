@@ -195,6 +195,35 @@ def test_a_table_that_has_changed_is_refused_before_anything_is_copied() -> None
     assert "Renewal" not in rig.kinds()
 
 
+def refusing_copies(rig: Rig, *, lasts: bool) -> None:
+    """Let the table's store refuse to copy: once it is full, or for ever."""
+    refusal = StoreUnavailableError(uri="mem://", reason="405", retry_safe=not lasts)
+    rig.table.copy_groups = Mock(side_effect=refusal)  # type: ignore[method-assign]
+
+
+def test_files_that_a_store_does_not_copy_keep_their_names() -> None:
+    """S3 Tables has no copies: the run must not wait for what can never be."""
+    rig = staged_rig()
+    old = set(rig.table.files)
+    rig.time.now_s += 49 * HOUR_S
+    refusing_copies(rig, lasts=True)
+    with pytest.warns(UserWarning, match=r"2 staged files .* could not be copied \(405\)"):
+        driven = rig.start()
+    assert {path for g in rig.table.data_snapshots[0].groups for path in g.paths} >= old
+    assert (driven.copied_files, driven.not_copied_files, rig.table.ids) == (0, 2, ALL)
+    assert "waited    2 files for over 48 h: the store makes no copies" in str(driven)
+
+
+def test_a_store_that_may_copy_later_is_asked_again() -> None:
+    """Old names are a risk, so only a permanent refusal is accepted."""
+    rig = staged_rig()
+    rig.time.now_s += 49 * HOUR_S
+    refusing_copies(rig, lasts=False)
+    with pytest.raises(StoreUnavailableError):
+        rig.start()
+    assert rig.table.data_snapshots == []
+
+
 def test_a_run_without_rows_has_nothing_to_copy() -> None:
     """However old it is."""
     rig = Rig()

@@ -123,6 +123,25 @@ def test_a_directory_bucket_is_not_listed_in_parallel(
     assert {(uri.replace(bucket, "s3://bucket"), size) for uri, size in found} == long_folder
 
 
+def test_objects_that_a_store_refuses_to_list_are_asked_for(
+    long_folder: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 Tables lists nothing; another failure of a listing is an error, as a retry may help."""
+    answer = "405 Method Not Allowed: MethodNotAllowed"
+
+    def refused(*_given: object, **_named: object) -> None:
+        raise GenericError(answer)
+
+    monkeypatch.setattr(objects, "_LISTED_FROM", 2)
+    monkeypatch.setattr(obstore, "list", refused)
+    names = [*sorted(uri for uri, _ in long_folder), f"{FOLDER}/none"]
+    expected = [dict(long_folder).get(uri) for uri in names]
+    assert ObjectStorage().sizes(names) == expected
+    answer = "503 Service Unavailable: SlowDown"
+    with pytest.raises(StorageError):
+        ObjectStorage().sizes(names)
+
+
 def test_many_objects_are_deleted_in_one_request(server: AnsweringS3) -> None:
     """A run of ten hours leaves millions of objects, and a store takes a thousand at a time."""
     server.body = DELETED
