@@ -2,7 +2,9 @@
 
 Each number of keys is a job in a process of its own, on a branch of one table, and the peaks of its
 workers and of its driver's Python are the kernel's own (VmHWM). The case of 500,000 keys, which a
-worker holds in memory, is what the others are compared with. Half of the keys are in the table.
+worker holds in memory, is what the others are compared with. There a task has too few rows to fill
+a row group, or what may be in flight; so 20 million keys are also compared with 5 million, and done
+once more with less in flight. Half of the keys are in the table.
 `HOLDFAST_BENCH_SCALE=0.1` makes all sizes a tenth.
 """
 
@@ -24,7 +26,8 @@ from bench.session import open_session, open_stack
 
 _SCALE = float(os.environ.get("HOLDFAST_BENCH_SCALE", "1"))
 _ROWS = int(40_000_000 * _SCALE)
-_KEYS = (int(500_000 * _SCALE), int(20_000_000 * _SCALE))
+_KEYS = (int(500_000 * _SCALE), int(5_000_000 * _SCALE), int(20_000_000 * _SCALE))
+_LESS_IN_FLIGHT = 16 * 1024 * 1024
 _FILES = 24
 # A text like a UUID: spread over all of its values, and the same for the same number.
 _TEXT = (
@@ -55,7 +58,7 @@ def _table(session: SparkSession, name: str) -> None:
     made.writeTo(f"lake.{name}").option("distribution-mode", "none").append()
 
 
-def _merge(name: str, branch: str, keys: int) -> dict[str, Any]:
+def _merge(name: str, branch: str, keys: int, limits: hf.Limits) -> dict[str, Any]:
     """Merge rows into a branch, in this process, and check what it holds.
 
     Raises:
@@ -65,7 +68,12 @@ def _merge(name: str, branch: str, keys: int) -> dict[str, Any]:
     session = open_session(stack.spark_catalog_conf("lake"))
     options = stack.rest_catalog_properties()
     files = _source(session, keys)
-    run = hf.Run(f"bench-{name}-{branch}", store="s3://lake/_holdfast", store_options=options)
+    run = hf.Run(
+        f"bench-{name}-{branch}",
+        store="s3://lake/_holdfast",
+        store_options=options,
+        limits=limits,
+    )
     target = hf.IcebergTable(name, catalog=options, branch=branch)
     report = run.upsert(hf.scan_parquet(files, options={}), to=target, on="id")
     (found,) = session.sql(
@@ -88,7 +96,8 @@ def main() -> None:
     """Do one part, in a process of its own."""
     given = json.loads(sys.argv[1])
     if "keys" in given:
-        found = _merge(given["name"], given["branch"], given["keys"])
+        limits = hf.Limits(in_flight_bytes=given["in_flight_bytes"])
+        found = _merge(given["name"], given["branch"], given["keys"], limits)
     else:
         session = open_session(open_stack().spark_catalog_conf("lake"))
         if given["is_made"]:
@@ -98,6 +107,7 @@ def main() -> None:
             for keys in _KEYS:
                 _source(session, keys)
                 session.sql(f"ALTER TABLE lake.{given['name']} CREATE BRANCH of_{keys}")
+            session.sql(f"ALTER TABLE lake.{given['name']} CREATE BRANCH less_in_flight")
         session.stop()
         found = {}
     print(json.dumps(found))
@@ -109,21 +119,27 @@ def run() -> dict[str, Any]:
     module = f"bench.{Path(__file__).stem}"
     figures: dict[str, Any] = {"rows": _ROWS}
     answer(start(module, {"name": name, "is_made": False}))
+    usual = hf.Limits().in_flight_bytes
+    jobs = [(f"of_{keys}", keys, usual) for keys in _KEYS]
+    jobs.append(("less_in_flight", _KEYS[-1], _LESS_IN_FLIGHT))
     try:
-        for keys in _KEYS:
-            child = start(module, {"name": name, "branch": f"of_{keys}", "keys": keys})
+        for branch, keys, in_flight_bytes in jobs:
+            given = {"name": name, "branch": branch, "keys": keys}
+            child = start(module, {**given, "in_flight_bytes": in_flight_bytes})
             with watched(child) as peaks:
                 found = answer(child)
             found |= {"worker_mb": round(peaks.worker_mb), "driver_mb": round(peaks.driver_mb)}
-            figures[f"keys_{keys}"] = found
-            print(f"  {keys:>11,} keys  {found}", flush=True)
+            figures[branch.replace("of_", "keys_")] = found
+            print(f"  {branch:>14}  {keys:>11,} keys  {found}", flush=True)
     finally:
         answer(start(module, {"name": name, "is_made": True}))
-    few, many = (figures[f"keys_{keys}"] for keys in _KEYS)
+    few, more, many = (figures[f"keys_{keys}"]["worker_mb"] for keys in _KEYS)
     return {
-        "ratio": round(many["worker_mb"] / few["worker_mb"], 3),
+        "ratio": round(many / few, 3),
         "goal": 1.15,
-        "driver_mb": many["driver_mb"],
+        "ratio_over_5m": round(many / more, 3),
+        "ratio_less_in_flight": round(figures["less_in_flight"]["worker_mb"] / few, 3),
+        "driver_mb": figures[f"keys_{_KEYS[-1]}"]["driver_mb"],
         **figures,
     }
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, TruncateTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from holdfast.engine import base, commit, drive, large_index, resolve
@@ -45,12 +45,13 @@ from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.position_deletes import add_equality_deletes, delete_positions
 
-SCHEMA = Schema(
+FIELDS = (
     NestedField(1, "id", LongType()),
     NestedField(2, "name", StringType()),
     NestedField(3, "by", StringType()),
     NestedField(4, "f", DoubleType()),
 )
+SCHEMA = Schema(*FIELDS)
 BY_HUNDRED = PartitionSpec(PartitionField(1, 1000, TruncateTransform(100), "hundred"))
 BY_BUCKET = PartitionSpec(PartitionField(1, 1000, BucketTransform(3), "bucket"))
 
@@ -217,6 +218,25 @@ def test_in_other_layouts(
     made = _watched(Merged.table_of(tmp_path, spec), monkeypatch)
     made.start(*range(5, 15), 305)
     assert made.rows == OLD | dict.fromkeys([*range(5, 15), 305], "new")
+
+
+@pytest.mark.parametrize("write_mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("transform", [BucketTransform(3), TruncateTransform(100)])
+def test_partitions_by_columns_that_are_never_null(
+    transform: BucketTransform[int], write_mode: str, tmp_path: Path
+) -> None:
+    """Manifests of such tables cannot hold a NULL, not even to learn how they begin."""
+    fields = [each.model_copy(update={"required": each.name in ("id", "by")}) for each in FIELDS]
+    by_two = PartitionSpec(
+        PartitionField(1, 1000, transform, "p"),
+        PartitionField(3, 1001, IdentityTransform(), "by"),
+    )
+    sink, table = new_table(tmp_path, Schema(*fields), partition_spec=by_two)
+    made = Merged(Lake(sink))
+    table.append(_rows(range(10), "old").cast(table.schema().as_arrow()))
+    report = made.start(3, 4, 50, write_mode=write_mode)
+    assert made.rows == dict.fromkeys(range(10), "old") | dict.fromkeys([3, 4, 50], "new")
+    assert (report.replaced_rows, report.delete_files > 0) == (2, write_mode == "merge-on-read")
 
 
 @pytest.mark.parametrize("on", ["name", ["id", "name"], ["name", "by", "id"]])

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
-from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, PrimitiveType
 
 from holdfast.errors import LedgerDamagedError
@@ -34,11 +33,11 @@ from holdfast.sinks.iceberg.manifests import (
     UNPACKED_BYTES,
     Blocks,
     Detail,
-    NewManifest,
     PartitionSummary,
     blocks,
     detail_of,
     header_digest,
+    manifest_head,
     read_header,
 )
 from holdfast.sinks.iceberg.schemas import Layout, layouts_of
@@ -310,18 +309,8 @@ class Heads:
         if spec_id not in self._layouts:
             return None
         layout = Layout.of(*self._layouts[spec_id])
-        # PyIceberg writes no header without an entry.
-        none = DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path="",
-            file_format=FileFormat.PARQUET,
-            partition=Record(*[None for _ in layout.spec.fields]),
-            record_count=0,
-            file_size_in_bytes=0,
-        )
-        properties = self.table.properties
-        made = NewManifest.of(layout.schema, layout.spec, properties, [none], self.content)
-        return Head(data=made.data, header=str(made.carried["header"]), layout=layout)
+        data = manifest_head(layout.schema, layout.spec, self.table.properties, self.content)
+        return Head(data=data, header=header_digest(read_header(data)), layout=layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

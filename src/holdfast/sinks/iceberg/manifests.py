@@ -381,6 +381,27 @@ class _DeletesWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
+def _manifest_writer(
+    memory: _Memory,
+    schema: Schema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str],
+    content: ManifestContent,
+) -> ManifestWriterV2:
+    unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
+    make = ManifestWriterV2 if content is ManifestContent.DATA else _DeletesWriter
+    return make(spec, schema, memory, unknown, avro_codec(properties))
+
+
+def manifest_head(
+    schema: Schema, spec: PartitionSpec, properties: Mapping[str, str], content: ManifestContent
+) -> bytes:
+    """Return what comes before the first entry of a manifest."""
+    memory = _Memory("memory")
+    with _manifest_writer(memory, schema, spec, properties, content).new_writer():
+        return memory.stream.getvalue()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewManifest:
     """A manifest that adds files, not stored yet."""
@@ -408,10 +429,8 @@ class NewManifest:
             files: The files.
             content: Whether they are files of data, or of deletes.
         """
-        unknown = cast("int", None)  # The snapshot is not known yet, but PyIceberg wants an int.
         memory = _Memory("memory")
-        make = ManifestWriterV2 if content is ManifestContent.DATA else _DeletesWriter
-        writer = make(spec, schema, memory, unknown, avro_codec(properties))
+        writer = _manifest_writer(memory, schema, spec, properties, content)
         with writer:
             for file in files:
                 writer.add_entry(
