@@ -331,7 +331,7 @@ class DuplicateKeyError(JobError):
 
     happened = "{keys} keys appear in more than one input row, for example {examples}"
     retry_safe = False
-    advice = "add a column to key= that distinguishes these rows, or remove the duplicates"
+    advice = "add a column to key= (and to on=) that distinguishes these rows, or remove duplicates"
 
     keys: int
     examples: str
@@ -499,7 +499,7 @@ class TableMissingError(CommitError):
     advice = "{cure}"
 
     what: str
-    cure: str = "create it first, or pass create=hf.Create(schema=...)"
+    cure: str = "create it first; append and overwrite do, with create=hf.Create(schema=...)"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -261,7 +261,7 @@ def refuse_on_lance(target: Target, mode: str, *, by_filter: bool) -> None:
     if lacks and isinstance(target, LanceTable):
         raise SettingsError(
             what=f"{target.uri} is a Lance dataset, whose rows are replaced without {lacks}",
-            cure="call overwrite",
+            cure="write to an Iceberg table; or call overwrite, which replaces ALL rows",
         )
 
 

@@ -29,8 +29,9 @@ from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import MayLack
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
+from holdfast.sinks.iceberg.joined import listed_manifest
 from holdfast.sinks.iceberg.loading import io_of
-from holdfast.sinks.iceberg.manifests import listed_manifest, manifest_entries
+from holdfast.sinks.iceberg.manifests import manifest_entries
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec
 from tests.fakes.manual_ports import ManualTime, manual_ports

@@ -161,7 +161,7 @@ UPSERT_GUARDS = (
     ),
     Guard(
         name="position deletes: their manifest is listed as one of deletes",
-        file="sinks/iceberg/manifests.py",
+        file="sinks/iceberg/joined.py",
         before="        content=ManifestContent(detail.content),\n",
         after="        content=ManifestContent.DATA,\n",
         test=f"{_BY_POSITION} -k get_deletes",

@@ -346,8 +346,9 @@ class History:
         view = self.table.load()
         identity = replace(run_file.identity, table_uuid=view.uuid)
         options = commit_options(identity, ready, {"takeover": "now"})
-        rows = Unpinned(SimSpark(self.world, [], self.setting, spark.tasks))
-        driver = Driver(ledger=ledger, sink=self.table, input=rows, ready=ready)
+        later = SimSpark(self.world, [], self.setting, spark.tasks)
+        later.driver = spark.driver
+        driver = Driver(ledger=ledger, sink=self.table, input=Unpinned(later), ready=ready)
         self.world.counts["commits of what was ready"] += 1
         return driver.write(view, identity, options)
 

@@ -105,6 +105,8 @@ class World:
         self._hub = getcurrent()
         current: Actor | None = None
         while True:
+            if self.steps > _STEPS_MAX:  # An actor may have caught what `pause` raised.
+                raise EndlessError(f"more than {_STEPS_MAX} calls")
             waiting = [actor for actor in self.actors if not actor.is_done]
             if not waiting:
                 self._current = None  # Calls from outside do not belong to an actor.

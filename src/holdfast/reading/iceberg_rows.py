@@ -78,6 +78,14 @@ class FieldsDifferError(ValueError):
     """A file's columns cannot be matched to the table's."""
 
 
+def compact_first(table: str) -> str:
+    """Return the cure for files that are not read; without the options Spark leaves most."""
+    return (
+        "compact the table first: CALL <catalog>.system.rewrite_data_files(table => "
+        f"'{table}', options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'true'))"
+    )
+
+
 def field_id(column: pa.Field) -> int | None:
     """Return a field's id, if it has one."""
     text = (column.metadata or {}).get(_FIELD_ID)

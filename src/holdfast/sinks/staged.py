@@ -20,7 +20,8 @@ from holdfast.errors import (
 from holdfast.model.work import StagedGroup, sizes_of
 from holdfast.sinks.base import RunMark, TableView
 from holdfast.storage.locations import split
-from holdfast.storage.port import Storage
+from holdfast.storage.port import ForbiddenError, Storage
+from holdfast.storage.runtime import io_runtime
 
 # ---- The mark as text: how a run's mark is stored in a table, in every format
 
@@ -115,16 +116,49 @@ _SEPARATORS = re.compile(r"[/\\]")
 _LOCAL, _LOCAL_DEPTH = "file://", 2
 
 
-def missing_paths(storage: Storage, groups: Sequence[StagedGroup]) -> list[str]:
+def missing_paths(storage: Storage, groups: Sequence[StagedGroup], known: str = "") -> list[str]:
     """Return the paths of staged files and groups that are gone or have another size.
 
+    Args:
+        storage: How the files are reached.
+        groups: The staged groups.
+        known: An object beside them that is there, if one is known.
+
     Raises:
+        ForbiddenError: The store refuses the credentials.
         StorageError: Storage failed.
     """
     expected = sizes_of(groups)
-    sizes = storage.sizes(list(expected))
+    try:
+        sizes = storage.sizes(list(expected))
+    except ForbiddenError:
+        if not known:
+            raise
+        sizes = _sizes_without_lists(storage, list(expected), known)
     pairs = zip(expected.items(), sizes, strict=True)
     return [path for (path, size), found in pairs if found != size]
+
+
+def _sizes_without_lists(storage: Storage, uris: Sequence[str], known: str) -> list[int | None]:
+    """Return the size of each object, None if it is missing, for a caller that may not list.
+
+    To such a caller S3 answers "forbidden" where an object is missing. The known object shows,
+    before and after, that the credentials are accepted.
+
+    Raises:
+        StorageError: Storage failed, or refuses the known object.
+    """
+
+    def ask(uri: str) -> int | None:
+        try:
+            return storage.size(uri)
+        except (FileNotFoundError, ForbiddenError):
+            return None
+
+    storage.size(known)
+    found = io_runtime().each(ask, uris)
+    storage.size(known)
+    return found
 
 
 def groups_before(
@@ -176,7 +210,11 @@ class StagedFiles:
             StoreUnavailableError: The table's storage does not answer.
         """
         with self._storage_of(view) as storage:
-            return missing_paths(storage, groups)
+            return missing_paths(storage, groups, self._known_object(view))
+
+    def _known_object(self, view: TableView) -> str:  # noqa: ARG002 - for formats that know one.
+        """Return an object of the table's that is there; empty if none is known."""
+        return ""
 
     def old_groups(
         self, view: TableView, groups: Sequence[StagedGroup], before: float

@@ -32,6 +32,7 @@ from holdfast.reading.iceberg_rows import (
     PositionDeletes,
     as_expression,
     columns_to_read,
+    compact_first,
     for_columns,
     for_rows,
     text_of,
@@ -47,7 +48,6 @@ from holdfast.storage.port import ObjectFacts, Storage
 
 # Types of all formats are accepted: whether the table may have them is not checked here.
 _NEWEST_FORMAT: Literal[3] = 3
-_COMPACT = "compact the table first: CALL <catalog>.system.rewrite_data_files('{table}')"
 
 
 class PinnedIcebergScan:
@@ -280,9 +280,7 @@ class PinnedIcebergScan:
             raise self._refused(f"{file.file_path} has partition columns only in its path")
 
     def _refused(self, what: str) -> UnsupportedTableError:
-        return UnsupportedTableError(
-            table=self._name, what=what, cure=_COMPACT.format(table=self._name)
-        )
+        return UnsupportedTableError(table=self._name, what=what, cure=compact_first(self._name))
 
 
 def _storage_of(table: Table) -> Storage:

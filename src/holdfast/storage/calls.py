@@ -21,7 +21,13 @@ from obstore.exceptions import (
 
 from holdfast.model.lasting import lasts, text_lasts
 from holdfast.storage import credentials
-from holdfast.storage.port import AlreadyThereError, ObjectChangedError, ObjectFacts, StorageError
+from holdfast.storage.port import (
+    AlreadyThereError,
+    ForbiddenError,
+    ObjectChangedError,
+    ObjectFacts,
+    StorageError,
+)
 from holdfast.storage.runtime import io_runtime
 from holdfast.text import without_passwords
 
@@ -52,6 +58,7 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
     Raises:
         FileNotFoundError: There is no such object.
         AlreadyThereError: A create found an object.
+        ForbiddenError: The store refused the credentials.
         StorageError: The call failed otherwise; whether it took effect is unknown.
     """
     try:
@@ -59,15 +66,16 @@ def call(uri: str, action: Callable[[], _Result], *, size: int = 0, renews: bool
     except FileNotFoundError as error:
         if _is_refusal(error):
             said = f"{uri}: refused: {_in_short(str(error))}{_why()}"
-            raise StorageError(said, lasts=_lasts(error)) from None
+            raise ForbiddenError(said, lasts=_lasts(error)) from None
         raise FileNotFoundError(f"{uri}: no such object") from None
     except (AlreadyExistsError, PreconditionError):
         raise AlreadyThereError(uri) from None
     except (BaseError, OSError, ValueError) as error:
         # Without the cause: a store's answer may repeat the credentials that it refused.
-        why = _why() if _is_refusal(error) else ""
-        said = f"{type(error).__name__}: {_in_short(str(error))}"
-        raise StorageError(f"{uri}: {said}{why}", lasts=_lasts(error)) from None
+        said = f"{uri}: {type(error).__name__}: {_in_short(str(error))}"
+        if _is_refusal(error):
+            raise ForbiddenError(f"{said}{_why()}", lasts=_lasts(error)) from None
+        raise StorageError(said, lasts=_lasts(error)) from None
 
 
 def write(uri: str, action: Callable[[], object], *, size: int = 0, renews: bool = True) -> None:

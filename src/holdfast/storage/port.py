@@ -22,6 +22,10 @@ class StorageError(Exception):
         self.lasts = lasts
 
 
+class ForbiddenError(StorageError):
+    """The store refused these credentials; S3 may say so of a missing object, too."""
+
+
 class AlreadyThereError(StorageError):
     """A create found an object, or the store said so: it may be our own."""
 

@@ -147,35 +147,84 @@ class BucketSearch:
 
         Raises:
             LedgerDamagedError: A file of the index is gone, or not as it was written.
+            ExecutorSetupError: The executor's disk does not keep the index.
         """
         file = self.files[number]
         for _ in range(_TRIES):
-            path = self._there() / f"{number}.arrow"
-            try:
-                batch = _mapped(path, compare=number not in self._compared)
-            except FileNotFoundError:
-                batch = None
-            except (pa.ArrowException, OSError, ValueError):
-                path.unlink(missing_ok=True)  # This disk has lost some of it.
-                batch = None
+            batch = self._on_disk_or_fetched(number)
             if batch is not None and batch.num_rows == file.rows:
                 self._compared.add(number)
                 return batch.column(0).to_numpy(), batch.columns[1:]
-            self._fetch_all()
         uri = self.layout.part(file.name)
         raise LedgerDamagedError(uri=uri, reason="it cannot be kept on an executor's disk")
+
+    def _on_disk_or_fetched(self, number: int) -> pa.RecordBatch | None:
+        """Return a file from the disk; if it is not there as it should be, fetch it first.
+
+        Raises:
+            LedgerDamagedError: A file of the index is gone, or not as it was written.
+            ExecutorSetupError: The executor's disk does not keep the index.
+        """
+        try:
+            found = self._on_disk(number)
+            if found is None or found.num_rows != self.files[number].rows:
+                self._fetch_all()
+                found = self._on_disk(number)
+        except OSError as error:
+            self._leave_folder(error)
+            return None
+        return found
+
+    def _on_disk(self, number: int) -> pa.RecordBatch | None:
+        path = self._there() / f"{number}.arrow"
+        try:
+            return _mapped(path, compare=number not in self._compared)
+        except FileNotFoundError:
+            return None
+        except (pa.ArrowException, OSError, ValueError):
+            path.unlink(missing_ok=True)  # This disk has lost some of it.
+            return None
 
     def _there(self) -> Path:
         """Return the folder of this index on this executor."""
         if self._folder is None:
-            digests = "\n".join(f"{file.name} {file.digest}" for file in self.files)
-            name = hashlib.sha256(f"{self.columns}\n{digests}".encode()).hexdigest()[:32]
+            name = self._name
             parent = _shared_folder(name) or _own_folder()
             _delete_unused(parent, name)
             self._folder = parent / name
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.utime(self._folder)
+        with contextlib.suppress(OSError):  # A disk that has become read-only still has the index.
+            os.utime(self._folder)
         return self._folder
+
+    @property
+    def _name(self) -> str:
+        digests = "\n".join(f"{file.name} {file.digest}" for file in self.files)
+        return hashlib.sha256(f"{self.columns}\n{digests}".encode()).hexdigest()[:32]
+
+    def _leave_folder(self, error: OSError) -> None:
+        """Use a folder of this process alone, unless the one in use was only deleted.
+
+        Raises:
+            ExecutorSetupError: That cannot be used either.
+        """
+        if isinstance(error, FileNotFoundError):
+            return  # A clean-up of temporary files took it: it is made again.
+        try:
+            own = _own_folder() / self._name
+        except OSError as another:
+            raise self._unusable(another) from error
+        if self._folder == own:
+            raise self._unusable(error) from error
+        self._folder = own
+        self._compared.clear()
+
+    def _unusable(self, error: OSError) -> ExecutorSetupError:
+        return ExecutorSetupError(
+            host=socket.gethostname(),
+            what=f"its disk does not keep an index of keys: {error}",
+            cure="let spark.local.dir name a folder that can be written",
+        )
 
     def _fetch_all(self) -> None:
         """Fetch what is not there yet; other processes do so at the same time.
@@ -183,6 +232,7 @@ class BucketSearch:
         Raises:
             LedgerDamagedError: A file of the index is gone, or not as it was written.
             ExecutorSetupError: The disk has no room.
+            OSError: The disk has failed.
         """
         folder = self._there()
         self._refuse_small_disk(folder)

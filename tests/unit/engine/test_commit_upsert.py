@@ -239,6 +239,19 @@ def test_partitions_by_columns_that_are_never_null(
     assert (report.replaced_rows, report.delete_files > 0) == (2, write_mode == "merge-on-read")
 
 
+@pytest.mark.parametrize("codec", ["snappy", "Uncompressed", "zstd", "gzip", "unheard of"])
+@pytest.mark.parametrize("write_mode", ["copy-on-write", "merge-on-read"])
+def test_manifests_of_each_compression(write_mode: str, codec: str, tmp_path: Path) -> None:
+    """Snappy would need another package on all executors; readers take any that they know."""
+    made = Merged(Lake(new_table(tmp_path, SCHEMA, partition_spec=BY_BUCKET)[0]))
+    made.append(range(10))
+    with made.lake.table.transaction() as change:
+        change.set_properties({"write.avro.compression-codec": codec})
+    made.start(3, 4, 50, write_mode=write_mode)
+    assert made.rows == dict.fromkeys(range(10), "old") | dict.fromkeys([3, 4, 50], "new")
+    assert made.start(5, run_id="next", write_mode=write_mode).replaced_rows == 1
+
+
 @pytest.mark.parametrize("on", ["name", ["id", "name"], ["name", "by", "id"]])
 def test_on_texts_and_on_several_columns(on: str | list[str], made: Merged) -> None:
     """All columns must be equal; NULL equals nothing."""

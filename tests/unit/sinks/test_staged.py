@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import lance
@@ -14,9 +15,12 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.model.records import open_json, seal_json
-from holdfast.sinks.staged import is_root, refuse_outside
+from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.staged import is_root, missing_paths, refuse_outside
+from holdfast.storage.port import ForbiddenError
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table, write, writer_spec
+from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 
 __all__ = ["lake"]  # A fixture.
@@ -242,3 +246,57 @@ def test_a_dataset_that_a_forged_run_file_names_is_left_alone(lake: CliLake) -> 
         lake.call(*words)
     assert sorted(victim.rglob("*")) == before
     assert lance.dataset(str(victim)).count_rows() == 100
+
+
+# ---- Staged files that are gone
+
+
+class NoLists(MemoryStorage):
+    """S3 for a caller who may not list: what is missing is forbidden, like all without a key."""
+
+    is_let_in = True
+
+    def size(self, uri: str) -> int:
+        """Return an object's size."""
+        if not self.is_let_in or uri not in self.objects:
+            raise ForbiddenError(f"{uri}: 403 Forbidden", lasts=True)
+        return len(self.objects[uri])
+
+    def sizes(self, uris: Sequence[str]) -> list[int | None]:
+        """Return the objects' sizes."""
+        return [self.size(uri) for uri in uris]
+
+
+def test_a_missing_file_is_found_where_a_store_calls_it_forbidden() -> None:
+    """The table's own metadata file shows that the credentials are accepted."""
+    storage, known = NoLists(), "s3://t/metadata/1.json"
+    group = StagedGroup(
+        path="s3://t/m",
+        size_bytes=1,
+        files=tuple(StagedFile(path=f"s3://t/{n}", size_bytes=2, rows=1) for n in range(2)),
+        detail={},
+    )
+    storage.objects |= {known: b"{}", "s3://t/m": b"1", "s3://t/1": b"12"}
+    assert missing_paths(storage, [group], known) == ["s3://t/0"]
+    with pytest.raises(ForbiddenError):
+        missing_paths(storage, [group])
+    storage.is_let_in = False
+    with pytest.raises(ForbiddenError):
+        missing_paths(storage, [group], known)
+
+
+def test_keys_that_expire_while_files_are_looked_for_make_none_missing() -> None:
+    """What was paid for would be computed again."""
+    known, uris = "s3://t/metadata/1.json", [f"s3://t/{n}" for n in range(9)]
+
+    class Expires(NoLists):
+        def size(self, uri: str) -> int:
+            found = super().size(uri)
+            self.is_let_in = uri == known
+            return found
+
+    storage = Expires()
+    storage.objects |= {known: b"{}", **dict.fromkeys(uris, b"1")}
+    groups = [StagedGroup(path=uri, size_bytes=1, files=(), detail={}) for uri in uris]
+    with pytest.raises(ForbiddenError):
+        missing_paths(storage, groups, known)

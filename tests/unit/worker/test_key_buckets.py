@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +24,7 @@ from holdfast.ledger.parts import KeyPiece
 from holdfast.worker import key_buckets, key_index, key_search, key_values
 from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
 from holdfast.worker.key_index import Built, KeyIndex
-from holdfast.worker.key_search import BucketSearch
+from holdfast.worker.key_search import BucketSearch, _write_local
 from holdfast.worker.key_values import united_stretches
 from tests.fakes.memory_storage import MemoryStorage
 from tests.unit.worker.test_key_index import LAYOUT, VALUES, Columns, with_null
@@ -286,6 +289,61 @@ def test_a_disk_without_room_is_an_error_that_names_it(
     with pytest.raises(ExecutorSetupError, match="no room"):
         list(made.search([[ids]]))
     assert not list(disk.glob("holdfast-keys/*/*.arrow"))
+
+
+def test_a_folder_that_is_deleted_while_it_is_filled_is_made_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean-up of temporary files must not look like a file that the table has lost."""
+    storage, ids = MemoryStorage(), pa.array(range(40), pa.int64())
+    made = large_index(storage, [[ids]])
+    left = [disk / "holdfast-keys"]
+
+    def cleaned_up(path: Path, *rest: Any) -> None:  # noqa: ANN401 - as `_write_local` has them.
+        _write_local(path, *rest)
+        if left:
+            shutil.rmtree(left.pop())
+
+    monkeypatch.setattr(key_search, "_write_local", cleaned_up)
+    (found,) = made.search([[ids]])
+    assert not left
+    assert sorted(found.tolist()) == list(range(40))
+
+
+def refuse_writes(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
+    """Make a folder a read-only one, or all of them."""
+    opened = os.open
+
+    def refused(path: Any, flags: int, *rest: Any, **named: Any) -> int:  # noqa: ANN401 - os.open's.
+        if flags & os.O_CREAT and (folder is None or folder in Path(path).parents):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+
+
+def test_a_disk_that_has_become_read_only_is_left(
+    disk: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on it is used; what is not goes where the process may write, or is an error."""
+    storage, ids = MemoryStorage(), pa.array(range(40), pa.int64())
+    made = large_index(storage, [[ids]])
+    (wanted,) = made.search([[ids]])
+    paths = sorted(disk.glob("holdfast-keys/*/*.arrow"))
+    with monkeypatch.context() as patch:
+        refuse_writes(patch, disk)
+        for lost in (None, paths[0]):
+            if lost is not None:
+                lost.unlink()
+            other = BucketSearch(storage=storage, layout=LAYOUT, files=made.files, columns=1)
+            (found,) = other.search([[ids]])
+            assert found.tolist() == wanted.tolist()
+    assert paths[0] not in disk.glob("holdfast-keys/*/*.arrow")
+    monkeypatch.setattr(key_search, "_private", tmp_path_factory.mktemp("own"))
+    refuse_writes(monkeypatch, None)
+    other = BucketSearch(storage=storage, layout=LAYOUT, files=made.files, columns=1)
+    with pytest.raises(ExecutorSetupError, match=r"(?s)does not keep.*Read-only.*local\.dir"):
+        list(other.search([[ids]]))
 
 
 def test_a_folder_that_others_can_write_is_not_used(disk: Path) -> None:

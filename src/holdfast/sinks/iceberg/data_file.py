@@ -66,6 +66,7 @@ _ROW_GROUP_ROWS = 1_048_576
 _PAGE_BYTES = 1024 * 1024
 _PAGE_ROWS = 20_000
 _DICTIONARY_BYTES = 2 * 1024 * 1024
+_CODECS = ("zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed", "none")
 
 
 def without_code(properties: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +94,8 @@ class WriteOptions:
             properties: All its properties.
 
         Raises:
-            UnsupportedTableError: The file format is not Parquet, or a size is not a number.
+            UnsupportedTableError: The file format is not Parquet, its compression is not known, or
+                a size is not a number.
         """
         file_format = properties.get("write.format.default", "parquet").lower()
         if file_format != "parquet":
@@ -103,6 +105,12 @@ class WriteOptions:
                 cure="set the table property write.format.default to parquet",
             )
         codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+        if codec not in _CODECS:
+            raise UnsupportedTableError(
+                table=table,
+                what=f"its files are compressed with {codec}",
+                cure="set the table property write.parquet.compression-codec to zstd",
+            )
         level = properties.get("write.parquet.compression-level")
         parquet: dict[str, Any] = {
             "compression": "none" if codec == "uncompressed" else codec,

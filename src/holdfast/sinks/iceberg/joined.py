@@ -19,7 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import ManifestContent
+from pyiceberg.manifest import (
+    UNASSIGNED_SEQ,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldSummary,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -375,3 +380,41 @@ def joined_manifests(
         if (head := heads.of(spec_id)) is not None:
             close(spec_id, head)
     return NewManifests(listed=listed, data=data)
+
+
+# ---- How a snapshot lists what was staged
+
+
+def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
+    """Return the manifest-list entry of a staged group for one snapshot.
+
+    Raises:
+        LedgerDamagedError: The ledger's details of the group are not what was written.
+    """
+    detail = detail_of(group)
+    return ManifestFile.from_args(
+        manifest_path=group.path,
+        manifest_length=group.size_bytes,
+        partition_spec_id=detail.spec_id,
+        content=ManifestContent(detail.content),
+        sequence_number=UNASSIGNED_SEQ,
+        min_sequence_number=UNASSIGNED_SEQ,
+        added_snapshot_id=snapshot_id,
+        added_files_count=len(group.files),
+        existing_files_count=0,
+        deleted_files_count=0,
+        added_rows_count=sum(file.rows for file in group.files),
+        existing_rows_count=0,
+        deleted_rows_count=0,
+        partitions=[_summary(summary) for summary in detail.partitions],
+        key_metadata=None,
+    )
+
+
+def _summary(value: PartitionSummary) -> PartitionFieldSummary:
+    return PartitionFieldSummary.from_args(
+        contains_null=value.contains_null,
+        contains_nan=value.contains_nan,
+        lower_bound=None if value.lower is None else bytes.fromhex(value.lower),
+        upper_bound=None if value.upper is None else bytes.fromhex(value.upper),
+    )

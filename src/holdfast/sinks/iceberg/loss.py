@@ -34,8 +34,8 @@ from holdfast.failpoints import failpoint
 from holdfast.model.work import Rewrite, StagedGroup, StagedTotals, sizes_of
 from holdfast.sinks.base import Change, Loss, WriteMode
 from holdfast.sinks.iceberg.file_io import file_bytes
-from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests
-from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, listed_manifest
+from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests, listed_manifest
+from holdfast.sinks.iceberg.manifests import avro_codec, detail_of
 from holdfast.sinks.iceberg.matching import KeyColumns, Matching
 from holdfast.sinks.iceberg.position_deletes import is_of_deletes
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten

@@ -46,7 +46,6 @@ from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
     MANIFEST_ENTRY_SCHEMAS,
-    UNASSIGNED_SEQ,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -317,12 +316,15 @@ def _one_nan(value: float) -> float:
 HexText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
 
 
+# By Iceberg's names. PyIceberg has no snappy without another package, which executors may lack.
+_GZIP = "gzip"
+_CODECS = {_GZIP: _GZIP, "zstd": "zstd", "uncompressed": "null"}
+
+
 def avro_codec(properties: Mapping[str, str]) -> AvroCompressionCodec:
-    """Return the codec that the table wants for manifests."""
-    codec = properties.get(
-        TableProperties.WRITE_AVRO_COMPRESSION, TableProperties.WRITE_AVRO_COMPRESSION_DEFAULT
-    )
-    return cast("AvroCompressionCodec", codec)
+    """Return the codec that the table wants for manifests, or one that every reader knows."""
+    wanted = properties.get(TableProperties.WRITE_AVRO_COMPRESSION, _GZIP).lower()
+    return cast("AvroCompressionCodec", _CODECS.get(wanted, _GZIP))
 
 
 class _Memory(OutputFile):
@@ -564,32 +566,6 @@ def header_digest(header: AvroHeader) -> str:
     return hashlib.sha256(repr(sorted(header.metadata.items())).encode()).hexdigest()
 
 
-def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:
-    """Return the manifest-list entry of a staged group for one snapshot.
-
-    Raises:
-        LedgerDamagedError: The ledger's details of the group are not what was written.
-    """
-    detail = detail_of(group)
-    return ManifestFile.from_args(
-        manifest_path=group.path,
-        manifest_length=group.size_bytes,
-        partition_spec_id=detail.spec_id,
-        content=ManifestContent(detail.content),
-        sequence_number=UNASSIGNED_SEQ,
-        min_sequence_number=UNASSIGNED_SEQ,
-        added_snapshot_id=snapshot_id,
-        added_files_count=len(group.files),
-        existing_files_count=0,
-        deleted_files_count=0,
-        added_rows_count=sum(file.rows for file in group.files),
-        existing_rows_count=0,
-        deleted_rows_count=0,
-        partitions=[_summary(summary) for summary in detail.partitions],
-        key_metadata=None,
-    )
-
-
 def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str, Any]:
     lower, upper = summary.lower_bound, summary.upper_bound
     if isinstance(kind, FloatType | DoubleType):
@@ -605,12 +581,3 @@ def _summary_json(summary: PartitionFieldSummary, kind: IcebergType) -> dict[str
         "lower": None if lower is None else lower.hex(),
         "upper": None if upper is None else upper.hex(),
     }
-
-
-def _summary(value: PartitionSummary) -> PartitionFieldSummary:
-    return PartitionFieldSummary.from_args(
-        contains_null=value.contains_null,
-        contains_nan=value.contains_nan,
-        lower_bound=None if value.lower is None else bytes.fromhex(value.lower),
-        upper_bound=None if value.upper is None else bytes.fromhex(value.upper),
-    )

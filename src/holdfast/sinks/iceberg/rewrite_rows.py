@@ -40,6 +40,7 @@ from holdfast.reading.iceberg_rows import (
     FieldsDifferError,
     PositionDeletes,
     cast_to,
+    compact_first,
     field_id,
 )
 from holdfast.reading.parquet_file import (
@@ -68,7 +69,6 @@ from holdfast.sinks.iceberg.schemas import Layout, layouts_of, reads_as
 from holdfast.sinks.iceberg.writer import IcebergWriterSpec, data_location
 from holdfast.text import in_short
 
-_COMPACT = "compact the table first: CALL <catalog>.system.rewrite_data_files('{table}')"
 _PARQUET = "PARQUET"
 _POSITION_DELETES, _EQUALITY_DELETES = 1, 2
 
@@ -145,9 +145,7 @@ class TargetFile:
             UnsupportedTableError: Its rows cannot be read or carried over.
         """
         if problem := _problem(file, deletes):
-            raise UnsupportedTableError(
-                table=table, what=problem, cure=_COMPACT.format(table=table)
-            )
+            raise UnsupportedTableError(table=table, what=problem, cure=compact_first(table))
         partition = file.partition
         return cls(
             path=file.file_path,
@@ -543,7 +541,7 @@ class FileRewriter:
         return self._last_layout[1]
 
     def _refused(self, file: TargetFile, what: str) -> UnsupportedTableError:
-        cure = _COMPACT.format(table=self._table)
+        cure = f"{compact_first(self._table)}; an upsert may do with write_mode='merge-on-read'"
         return UnsupportedTableError(table=self._table, what=f"{file.path}: {what}", cure=cure)
 
 

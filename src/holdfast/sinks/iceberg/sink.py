@@ -406,7 +406,11 @@ class IcebergSink(StagedFiles):
     def _refuse_missing_branch(self, view: TableView) -> None:
         # Not at every look: a run may have landed on a branch that was since merged and dropped.
         if view.parent_snapshot_id is None and self._branch != MAIN_BRANCH:
-            raise TableMissingError(table=self._name, what=f"it has no branch {self._branch!r}")
+            raise TableMissingError(
+                table=self._name,
+                what=f"it has no branch {self._branch!r}",
+                cure=f"create the branch: ALTER TABLE {self._name} CREATE BRANCH {self._branch}",
+            )
 
     def states(self, view: TableView, snapshot_id: int | None) -> frozenset[str]:
         """Return a text for each live file of a snapshot; the same texts mean the same rows.
@@ -499,6 +503,11 @@ class IcebergSink(StagedFiles):
         except Exception:  # noqa: BLE001 - each kind of catalog has errors of its own.
             return False
         return bool(now.metadata_location != table.metadata_location)
+
+    def _known_object(self, view: TableView) -> str:
+        """Return the table's metadata file, which is there."""
+        table: Table = view.handle
+        return table.metadata_location
 
     @contextlib.contextmanager
     def _storage_of(self, view: TableView) -> Iterator[Storage]:

@@ -40,12 +40,12 @@ from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change
 from holdfast.sinks.iceberg.file_io import file_bytes
+from holdfast.sinks.iceberg.joined import listed_manifest
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import (
     avro_codec,
     blocks,
     detail_of,
-    listed_manifest,
     manifest_entries,
     write_staged_manifest,
 )

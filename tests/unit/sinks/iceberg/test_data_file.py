@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from holdfast.sinks.iceberg.data_file import dictionary_columns
+from holdfast.errors import UnsupportedTableError
+from holdfast.sinks.iceberg.data_file import WriteOptions, dictionary_columns
 from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
 
 # The Parquet writer omits a row group's statistics when a value is longer than this.
@@ -254,3 +256,13 @@ def test_a_column_is_judged_by_its_first_rows(rows: int, told_rows: int) -> None
 def test_very_few_rows_are_not_judged() -> None:
     """Judging them would take longer than writing the dictionaries."""
     assert dictionary_columns(repeating_rows(999, 999), PATHS) == list(PATHS)
+
+
+def test_an_unknown_compression_is_refused_before_a_row_is_written(tmp_path: Path) -> None:
+    """Else each start would pay for rows that it cannot write."""
+    with pytest.raises(UnsupportedTableError, match=r"(?s)compressed with lzo.*to zstd"):
+        WriteOptions.of("t", {"write.parquet.compression-codec": "LZO"})
+    spec = writer_spec(tmp_path, column("v", LongType()))
+    spec = replace(spec, properties={"write.parquet.compression-codec": "lz4"})
+    (file,) = write(spec, pa.RecordBatch.from_pydict({"v": [1]}))
+    assert rows_of(file) == [{"v": 1}]

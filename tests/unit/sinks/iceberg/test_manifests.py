@@ -53,7 +53,7 @@ from holdfast.errors import LedgerDamagedError, StagedFileMissingError, TableCha
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.base import Change, Outcome, RunMark, TableView
 from holdfast.sinks.iceberg.file_io import FILE_IO_PATH, HoldfastFileIO
-from holdfast.sinks.iceberg.manifests import listed_manifest
+from holdfast.sinks.iceberg.joined import listed_manifest
 from holdfast.sinks.iceberg.schemas import arrow_schema
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.iceberg_scans import Tables

@@ -19,8 +19,8 @@ from holdfast.engine import resolve
 from holdfast.engine.cleanup import sweep
 from holdfast.errors import LedgerDamagedError, StagedFileMissingError, UnsupportedTableError
 from holdfast.model.work import Merge, StagedGroup
+from holdfast.sinks.iceberg.joined import listed_manifest
 from holdfast.sinks.iceberg.manifests import (
-    listed_manifest,
     manifest_entries,
     write_staged_manifest,
 )
