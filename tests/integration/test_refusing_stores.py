@@ -22,6 +22,7 @@ from holdfast.engine import resolve
 from holdfast.errors import TransformError
 from holdfast.sinks.iceberg.catalog import open_catalog
 from holdfast.storage import objects
+from holdfast.storage.objects import ObjectStorage
 from tests.fault_proxy import Fault, FaultProxy, Seen, fault_proxy
 from tests.integration.wire_desk import ROWS, FailsAt, keep
 from tests.stack_access import Stack
@@ -77,6 +78,7 @@ class RefusingTable:
     session: SparkSession
     catalog: dict[str, str]
     name: str
+    location: str
     ledger: dict[str, Any]
     proxy: FaultProxy
 
@@ -130,6 +132,7 @@ def table(
         session=lake,
         catalog={**plain, **stack.s3.store_options(), "s3.endpoint": refusing.uri},
         name=name,
+        location=location,
         ledger=ledger,
         proxy=refusing,
     )
@@ -168,4 +171,20 @@ def test_a_sweep_leaves_the_files_and_deletes_the_rest(table: RefusingTable) -> 
     # In a bucket that other tables might share, no delete is even tried.
     assert re.search("refuses to delete .*405 Method|only this table uses", swept.reason)
     assert table.append("another").outcome == "committed"
+    assert table.ids() == ALL
+
+
+@pytest.mark.filterwarnings("ignore:run 'r'. the transform's code has changed")
+def test_rows_of_a_file_that_the_store_took_away_are_computed_again(table: RefusingTable) -> None:
+    """To a caller who may not list, S3 says "forbidden" of an object that is not there."""
+    with pytest.raises(TransformError):
+        table.append("r", ROWS - 1)
+    storage = ObjectStorage(table.ledger["store_options"])
+    (gone, *_) = [uri for uri in storage.list(table.location) if uri.endswith(".parquet")]
+    storage.delete([gone])
+    name = gone.rpartition("/")[2]
+    forbidden = Fault(forward=False, status=403, content=b"")
+    table.proxy.on(lambda seen: name in seen.path, *[forbidden] * 100)
+    report = table.append("r")
+    assert (report.outcome, report.withdrawn_rows > 0) == ("committed", True)
     assert table.ids() == ALL
