@@ -39,6 +39,27 @@ STORAGE_GUARDS = (
         test="tests/unit/engine/test_cleanup_live_files.py -k store",
     ),
     Guard(
+        name="storage: forbidden files are missing only if others may be read",
+        file="sinks/staged.py",
+        before="        if not any(sizes):\n",
+        after="        if not sizes:\n",
+        test="tests/unit/sinks/test_staged.py -k forbidden",
+    ),
+    Guard(
+        name="storage: keys that have expired make no file missing",
+        file="sinks/staged.py",
+        before="    found = io_runtime().each(ask, uris)\n    storage.size(known)\n",
+        after="    found = io_runtime().each(ask, uris)\n",
+        test="tests/unit/sinks/test_staged.py -k expire",
+    ),
+    Guard(
+        name="manifests: a compression that needs another package is not used",
+        file="sinks/iceberg/manifests.py",
+        before="_CODECS.get(wanted, _GZIP)",
+        after="wanted",
+        test="tests/unit/engine/test_commit_upsert.py -k each_compression",
+    ),
+    Guard(
         name="storage: objects are deleted many at a time",
         file="storage/objects.py",
         before="not root.startswith(_S3) or len(uris) == 1:\n",

@@ -132,9 +132,10 @@ def missing_paths(storage: Storage, groups: Sequence[StagedGroup], known: str = 
     try:
         sizes = storage.sizes(list(expected))
     except ForbiddenError:
-        if not known:
+        sizes = _sizes_without_lists(storage, list(expected), known) if known else []
+        # If none may be read, that is the likelier reason: the rows must not be paid for again.
+        if not any(sizes):
             raise
-        sizes = _sizes_without_lists(storage, list(expected), known)
     pairs = zip(expected.items(), sizes, strict=True)
     return [path for (path, size), found in pairs if found != size]
 

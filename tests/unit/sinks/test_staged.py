@@ -280,6 +280,10 @@ def test_a_missing_file_is_found_where_a_store_calls_it_forbidden() -> None:
     assert missing_paths(storage, [group], known) == ["s3://t/0"]
     with pytest.raises(ForbiddenError):
         missing_paths(storage, [group])
+    only_known = NoLists()
+    only_known.objects[known] = b"{}"
+    with pytest.raises(ForbiddenError):  # It may only write here.
+        missing_paths(only_known, [group], known)
     storage.is_let_in = False
     with pytest.raises(ForbiddenError):
         missing_paths(storage, [group], known)
