@@ -294,6 +294,9 @@ def test_keys_that_expire_while_files_are_looked_for_make_none_missing() -> None
     known, uris = "s3://t/metadata/1.json", [f"s3://t/{n}" for n in range(9)]
 
     class Expires(NoLists):
+        def sizes(self, uris: Sequence[str]) -> list[int | None]:
+            raise ForbiddenError(f"{uris[0]}: 403 Forbidden", lasts=True)
+
         def size(self, uri: str) -> int:
             found = super().size(uri)
             self.is_let_in = uri == known
