@@ -331,7 +331,7 @@ class DuplicateKeyError(JobError):
 
     happened = "{keys} keys appear in more than one input row, for example {examples}"
     retry_safe = False
-    advice = "add a column to key= (and to on=) that distinguishes these rows, or remove duplicates"
+    advice = "add a column to key= that distinguishes these rows, or remove the duplicates"
 
     keys: int
     examples: str
