@@ -29,12 +29,9 @@ from bench.seal_to_receipt import SCALE, Publication
 from bench.session import open_session, open_stack
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.iceberg.catalog import open_catalog
+from holdfast.sinks.iceberg.joined import listed_manifest
 from holdfast.sinks.iceberg.loading import io_of
-from holdfast.sinks.iceberg.manifests import (
-    listed_manifest,
-    manifest_entries,
-    write_staged_manifest,
-)
+from holdfast.sinks.iceberg.manifests import manifest_entries, write_staged_manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.storage import objects
 from holdfast.storage.objects import ObjectStorage
