@@ -60,6 +60,21 @@ STORAGE_GUARDS = (
         test="tests/unit/engine/test_commit_upsert.py -k each_compression",
     ),
     Guard(
+        name="settings: a table's modes of statistics are read before a row is written",
+        file="sinks/iceberg/data_file.py",
+        before="        _refuse_metrics(table, properties)\n",
+        after="",
+        test="tests/unit/sinks/iceberg/test_data_file.py -k unknown_statistics",
+    ),
+    Guard(
+        name="settings: a table's name mapping is read before a row is computed",
+        file="sinks/iceberg/sink.py",
+        before="        names_of(self._name, table.metadata)  # Refused here, before rows are "
+        "computed.\n",
+        after="",
+        test="tests/unit/engine/test_commit_upsert.py -k broken_name_mapping",
+    ),
+    Guard(
         name="storage: objects are deleted many at a time",
         file="storage/objects.py",
         before="not root.startswith(_S3) or len(uris) == 1:\n",

@@ -47,6 +47,7 @@ from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow, schema_to_pyarrow
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import (
     DateType,
@@ -59,11 +60,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from holdfast.errors import InputChangedError, SettingsError
+from holdfast.errors import InputChangedError, SettingsError, UnsupportedTableError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
 from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
+from holdfast.text import in_short
 
 # ---- Columns by field id: a file may have them under other names, in narrower types, or not at all
 
@@ -84,6 +86,27 @@ def compact_first(table: str) -> str:
         "compact the table first: CALL <catalog>.system.rewrite_data_files(table => "
         f"'{table}', options => map('rewrite-all', 'true', 'remove-dangling-deletes', 'true'))"
     )
+
+
+def names_of(table: str, metadata: TableMetadata) -> NameMapping | None:
+    """Return how a table finds columns in files without ids; None if it does not.
+
+    Args:
+        table: The table's name, for the error.
+        metadata: Its metadata.
+
+    Raises:
+        UnsupportedTableError: Its property cannot be read.
+    """
+    try:
+        return metadata.name_mapping()
+    except ValueError as error:
+        raise UnsupportedTableError(
+            table=table,
+            what="its property schema.name-mapping.default is not a name mapping: "
+            f"{in_short(error)}",
+            cure="correct it, or remove it if all data files have field ids",
+        ) from error
 
 
 def field_id(column: pa.Field) -> int | None:

@@ -35,6 +35,7 @@ from holdfast.reading.iceberg_rows import (
     compact_first,
     for_columns,
     for_rows,
+    names_of,
     text_of,
     without_metadata,
 )
@@ -193,7 +194,7 @@ class PinnedIcebergScan:
         ]
         fields = [known[name] for name in (*wanted, *more)]
         try:
-            return columns_to_read(fields, metadata.name_mapping())
+            return columns_to_read(fields, names_of(self._name, metadata))
         except FieldsDifferError as error:
             raise self._refused(str(error)) from error
 

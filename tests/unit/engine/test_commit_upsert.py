@@ -252,6 +252,22 @@ def test_manifests_of_each_compression(write_mode: str, codec: str, tmp_path: Pa
     assert made.start(5, run_id="next", write_mode=write_mode).replaced_rows == 1
 
 
+@pytest.mark.parametrize("text", ["{", '[{"names": "id"}]', "null"])
+def test_a_broken_name_mapping_is_refused_before_rows_are_computed(text: str, made: Merged) -> None:
+    """Without it a file without field ids cannot be searched."""
+    with made.lake.table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": text})
+    with pytest.raises(UnsupportedTableError, match="is not a name mapping"):
+        made.start(3, transform=_never)
+    with made.lake.table.transaction() as change:
+        change.remove_properties("schema.name-mapping.default")
+    assert made.start(3).replaced_rows == 1
+
+
+def _never(batch: pa.RecordBatch) -> pa.Table:
+    raise AssertionError(batch.num_rows)
+
+
 @pytest.mark.parametrize("on", ["name", ["id", "name"], ["name", "by", "id"]])
 def test_on_texts_and_on_several_columns(on: str | list[str], made: Merged) -> None:
     """All columns must be equal; NULL equals nothing."""

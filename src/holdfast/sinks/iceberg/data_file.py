@@ -130,6 +130,7 @@ class WriteOptions:
             parquet["compression_level"] = _number(
                 table, properties, "write.parquet.compression-level", 1, least=None
             )
+        _refuse_metrics(table, properties)
         return cls(
             target_file_bytes=_number(
                 table, properties, "write.target-file-size-bytes", _TARGET_FILE_BYTES
@@ -145,6 +146,25 @@ class WriteOptions:
             ),
             parquet=parquet,
         )
+
+
+def _refuse_metrics(table: str, properties: Mapping[str, str]) -> None:
+    """Refuse a mode of column statistics that `statistics_plan` could not read.
+
+    Raises:
+        UnsupportedTableError: A mode is not known, or a limit is not a number.
+    """
+    _number(table, properties, _INFERRED_MAX, _INFERRED_MAX_DEFAULT)
+    for name, text in properties.items():
+        if name == _MODE_DEFAULT or name.startswith(f"{_MODE_OF_COLUMN}."):
+            try:
+                match_metrics_mode(text)
+            except ValueError as error:
+                raise UnsupportedTableError(
+                    table=table,
+                    what=f"its property {name} is not a mode of statistics: {text!r}",
+                    cure="set it to none, counts, truncate(16) or full",
+                ) from error
 
 
 def _number(

@@ -42,6 +42,7 @@ from holdfast.reading.iceberg_rows import (
     cast_to,
     compact_first,
     field_id,
+    names_of,
 )
 from holdfast.reading.parquet_file import (
     NoParquetError,
@@ -230,7 +231,7 @@ class RewriteSpec:
             where: The rows that go.
             by_position: Whether they are deleted by their numbers.
         """
-        names = table.name_mapping()
+        names = names_of(writer.table, table.metadata)
         return cls(
             writer=writer,
             where=where,

@@ -36,6 +36,7 @@ from holdfast.ledger.row_files import damage_at
 from holdfast.model.lasting import lasts
 from holdfast.model.records import Intent
 from holdfast.model.work import Merge, StagedFile, StagedGroup
+from holdfast.reading.iceberg_rows import names_of
 from holdfast.sinks.base import (
     Change,
     ColumnPath,
@@ -423,6 +424,7 @@ class IcebergSink(StagedFiles):
         snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else None
         if snapshot_id and snapshot is None:
             raise TableChangedError(table=self._name, change=f"snapshot {snapshot_id} is gone")
+        names_of(self._name, table.metadata)  # Refused here, before rows are computed.
         with self._storage_of(view):
             return self._losses.states(table, snapshot)
 

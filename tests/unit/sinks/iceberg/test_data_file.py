@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -266,3 +267,25 @@ def test_an_unknown_compression_is_refused_before_a_row_is_written(tmp_path: Pat
     spec = replace(spec, properties={"write.parquet.compression-codec": "lz4"})
     (file,) = write(spec, pa.RecordBatch.from_pydict({"v": [1]}))
     assert rows_of(file) == [{"v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("default", "truncate(0)"),
+        ("default", "fulll"),
+        ("column.v", ""),
+        ("max-inferred-column-defaults", "many"),
+    ],
+)
+def test_unknown_statistics_are_refused_before_a_row_is_written(name: str, text: str) -> None:
+    """Java ignores them with a warning; a mode that is not applied would go unnoticed."""
+    name = f"write.metadata.metrics.{name}"
+    with pytest.raises(UnsupportedTableError, match=rf"(?s){re.escape(name)} is not a.*set "):
+        WriteOptions.of("t", {name: text})
+
+
+@pytest.mark.parametrize("text", ["none", "Counts", " truncate(1)", "full"])
+def test_each_mode_of_statistics_is_known(text: str) -> None:
+    """As PyIceberg reads them when files are written."""
+    WriteOptions.of("t", {"write.metadata.metrics.column.v": text})
