@@ -14,7 +14,7 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 # A folder that does not exist yet is left out, so that no tool fails on it.
 CODE := $(wildcard src tests bench dev examples)
 UNIT_TESTS := $(wildcard tests/unit tests/contract tests/property bench/tests)
-# Tests that need a server, Java, or more than ten seconds: `make test`, not `make check`.
+# Tests that need a server, Java, or more than two seconds: `make test`, not `make check`.
 NOT_QUICK := spark or connect or stack or slow_unit
 # What neither runs: each has a target of its own.
 NOT_TEST := crash or slow or bench
@@ -29,6 +29,10 @@ IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 # listens on an address that other machines can reach.
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
+
+# Without compiled files each process compiles all that it imports, and pytest all tests: twice the
+# time of most. `make clean` removes them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types \
 	check-imports check-workflows check-unit format stack stack-stop example-envs test slow hostile \

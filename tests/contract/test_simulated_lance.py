@@ -117,6 +117,7 @@ DONE = (
 )
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("names", DONE, ids="-".join)
 @pytest.mark.parametrize("is_before", [True, False], ids=["before the post", "after it"])
 def test_the_simulation_does_as_lance_does(

@@ -23,8 +23,12 @@ def copied_product() -> Iterator[Path]:
 
 
 def environment_of(source: Path) -> dict[str, str]:
-    """Return the environment of a process that imports the product from a folder."""
-    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
+    """Return the environment of a process that imports the product from a folder.
+
+    Its tests run all of their cases.
+    """
+    more = {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "HOLDFAST_ALL": "1"}
+    return {**os.environ, **more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

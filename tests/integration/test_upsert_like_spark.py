@@ -63,7 +63,7 @@ class Merges(Twins):
                 for each in (found, theirs)
             ]
             # Spark leaves deletes of files that it has replaced, which its totals then count.
-            assert live[1] <= live[0] <= self.rows(f"ours{at}").count()
+            assert live[1] <= live[0] == self.rows(f"ours{at}").count()
 
     def keeps_working(self, at: int) -> None:
         """Let Spark maintain the table, and then delete rows."""

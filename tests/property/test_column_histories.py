@@ -15,6 +15,7 @@ from tests.fakes.column_rig import ColumnRig
 _HISTORIES = 8
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("number", range(_HISTORIES))
 def test_each_row_has_its_own_values_whatever_happens(number: int, tmp_path: Path) -> None:
     """Others write and compact, drivers die and are taken over, answers are lost or late."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ _posts = st.lists(st.none() | st.sampled_from(PostFault), max_size=12)
 _creates = st.lists(st.none() | st.sampled_from(CreateFault), max_size=20)
 
 
+@pytest.mark.slow_unit
 @given(post_faults=_posts, create_faults=_creates)
 @settings(deadline=None, max_examples=150)
 def test_a_run_that_is_started_until_it_ends_well_is_in_the_table_once(

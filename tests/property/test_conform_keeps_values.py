@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def _columns(draw: st.DrawFn) -> tuple[Pair, list[Any], int, int]:
     return pair, rows, start, draw(st.integers(start, len(rows)))
 
 
+@pytest.mark.slow_unit
 @given(_columns())
 @settings(deadline=None, max_examples=200)
 def test_values_are_the_same_after_as_before(column: tuple[Pair, list[Any], int, int]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ def shared_out(ids: Sequence[int], partitions: int, chance: random.Random) -> Me
     return MemorySubmitter(*(mixed[place::partitions] for place in range(partitions)))
 
 
+@pytest.mark.slow_unit
 @given(
     lives=st.lists(_lives, max_size=6),
     post_faults=_posts,

@@ -133,6 +133,7 @@ def _roll_back(table: Table) -> None:
         table.manage_snapshots().rollback_to_snapshot(head.parent_snapshot_id).commit()
 
 
+@pytest.mark.slow_unit
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 @pytest.mark.parametrize("write", WRITES)
 @given(

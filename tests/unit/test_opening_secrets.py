@@ -245,6 +245,7 @@ def test_an_endpoint_that_does_not_answer_names_no_password(
     assert CANARY not in whole(caught.value)
 
 
+@pytest.mark.slow_unit
 def test_a_dataset_that_cannot_be_reached_names_no_password() -> None:
     """Nor does Lance's error, which holds more of the request than obstore's."""
     options = {

@@ -56,6 +56,7 @@ def progress(folder: Path) -> Progress:
     return Watcher(ledger=ledger).look().progress
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(("words", "least"), [((), 10), (("--at", "0.2"), 4)])
 def test_a_job_is_killed_once_its_share_is_done(
     words: tuple[str, ...], least: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,6 +78,7 @@ def test_a_job_that_ends_first_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert "ended with exit code 7 before it was killed" in capsys.readouterr().out
 
 
+@pytest.mark.slow_unit
 def test_a_committed_run_is_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The job would end at once: there is nothing to see."""
     subprocess.run(job(tmp_path), check=True)

@@ -286,6 +286,7 @@ def test_each_command_is_described() -> None:
     assert "-->\n```text\n```" not in page
 
 
+@pytest.mark.slow_unit
 def test_a_reader_that_ends_early_is_not_an_error() -> None:
     """`holdfast ... | head` prints no traceback."""
     command = "import sys; from holdfast.cli.main import main; sys.exit(main(sys.argv[1:]))"

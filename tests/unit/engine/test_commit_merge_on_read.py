@@ -226,6 +226,7 @@ def test_in_other_layouts(
 # ---- Which mode
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("properties", "given", "by_position"),
     [
@@ -313,6 +314,7 @@ def delete_one(made: Merged) -> None:
     delete_positions(made.lake.table, {task.file.file_path: [7]}, partition=task.file.partition)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("act", "left"),
     [

@@ -239,6 +239,7 @@ def test_partitions_by_columns_that_are_never_null(
     assert (report.replaced_rows, report.delete_files > 0) == (2, write_mode == "merge-on-read")
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("codec", ["snappy", "Uncompressed", "zstd", "gzip", "unheard of"])
 @pytest.mark.parametrize("write_mode", ["copy-on-write", "merge-on-read"])
 def test_manifests_of_each_compression(write_mode: str, codec: str, tmp_path: Path) -> None:

@@ -330,6 +330,7 @@ def dated(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(made)})
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("how", [{}, CHUNKS], ids=["files", "chunks"])
 def test_wherever_a_start_dies_the_table_never_has_values_of_both_days(how: dict[str, Any]) -> None:
     """Killed before each write in turn: the second day is refused, or is all that lands."""

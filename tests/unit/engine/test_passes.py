@@ -130,6 +130,7 @@ def test_when_every_row_is_in_a_chunk_nothing_is_computed_at_all() -> None:
     assert rig.table.ids == list(range(10))
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("options", [CHUNKS, FILES], ids=["chunks", "files"])
 def test_a_kill_before_any_write_of_a_start_costs_no_durable_row(options: dict[str, Any]) -> None:
     """Whichever write is the last: the next start computes only what is missing."""
@@ -382,6 +383,7 @@ def rig_with_chunks() -> Rig:
     return rig
 
 
+@pytest.mark.slow_unit
 def test_an_unanswered_call_is_one_of_our_errors_and_costs_nothing() -> None:
     """For each call: the start succeeds or raises our error, and the next start succeeds."""
     dry = rig_with_chunks()

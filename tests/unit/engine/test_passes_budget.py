@@ -217,6 +217,7 @@ def killed_anywhere(
     raise AssertionError("it never ended by itself")
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("cost", [1.0, of_batch])
 @pytest.mark.parametrize("sizes", [CHUNKS, {"batch_rows": 3}, {"checkpoint_every": None}])
 def test_a_kill_at_any_write_spends_nothing_beyond_the_budget(

@@ -295,6 +295,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, lake: Lake, step: str) -> None:
     monkeypatch.setattr(ObjectStorage, "_copy", dying)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_any_step_neither_loses_nor_doubles_a_row(
     lake: Lake, step: str, monkeypatch: pytest.MonkeyPatch

@@ -221,6 +221,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringS3]:
         yield found
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("status", "code", "worth"),
     [

@@ -217,6 +217,7 @@ def test_a_run_that_only_lacks_its_commit_says_so() -> None:
     assert "only the commit is missing" in facts(staged).head.next_step
 
 
+@pytest.mark.slow_unit
 def test_a_large_run_has_few_facts() -> None:
     """Their number does not grow with the number of records."""
     found = facts(large_run(1_000, 20))

@@ -211,6 +211,7 @@ def test_tiles_end_in_a_full_row_at_each_width(tiles: int) -> None:
     assert [max(sizes) for sizes in zip(*tile_places(7), strict=True)] == [4, 4, 2]
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("starts", [1, 2, 5, 25])
 @pytest.mark.parametrize("hosts", [1, 2, 9, 300])
 @pytest.mark.parametrize("places", [1, 2, 9, 70])

@@ -234,6 +234,7 @@ def test_a_notebook_updates_one_output(kernel: Kernel, capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow_unit
 def test_a_job_without_a_terminal_does_not_load_rich() -> None:
     """A picture that is not shown costs nothing."""
     code = (

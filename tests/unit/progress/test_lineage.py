@@ -103,6 +103,7 @@ def test_lineage_tells_the_error_of_a_start_and_the_next_one_apart(
     assert len({event["run"]["runId"] for event in sent}) == 2
 
 
+@pytest.mark.slow_unit
 def test_lineage_goes_to_a_collector_and_a_dead_one_harms_nothing(lake: CliLake) -> None:
     with http_collector() as (url, found):
         client = OpenLineageClient(transport=HttpTransport(HttpConfig(url=url)))

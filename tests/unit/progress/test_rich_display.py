@@ -112,6 +112,7 @@ def test_ctrl_c_leaves_the_last_picture_and_a_clean_terminal() -> None:
     assert last < plain.index("Traceback")  # Python's own, below the picture.
 
 
+@pytest.mark.slow_unit
 def test_a_terminal_that_is_not_read_does_not_stop_the_job() -> None:
     """After Ctrl-S, or on a connection that hangs, the thread blocks and the job goes on."""
     ours, theirs = pty.openpty()

@@ -153,6 +153,7 @@ def test_each_declared_package_is_imported() -> None:
     assert set(DECLARED) - imported == set()
 
 
+@pytest.mark.slow_unit
 def test_developers_get_each_package_that_a_file_imports() -> None:
     """`make setup` installs dev.txt and nothing else."""
     installed = asked_for("dev.in")
@@ -267,6 +268,7 @@ def private_attributes(tree: ast.Module, ours: set[str]) -> set[str]:
     return found
 
 
+@pytest.mark.slow_unit
 def test_private_names_of_other_packages_are_the_listed_ones() -> None:
     """A new one is listed, and so gets an upper bound and a line in the documentation."""
     trees = [tree_of(file) for file, _ in source_files()]

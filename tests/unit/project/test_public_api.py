@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ import holdfast
 from dev import public_api
 from tests.markdown_pages import ROOT
 
-API = public_api.public_api()
+
+@cache
+def api() -> str:
+    """Return the public API; it takes seconds, so not while tests are collected."""
+    return public_api.public_api()
 
 
 def test_the_public_api_is_what_the_snapshot_says() -> None:
@@ -22,7 +27,7 @@ def test_the_public_api_is_what_the_snapshot_says() -> None:
 @pytest.mark.parametrize("name", holdfast.__all__)
 def test_every_public_name_is_in_the_snapshot(name: str) -> None:
     """Also those that are imported on first use."""
-    assert f"holdfast.{name}" in API
+    assert f"holdfast.{name}" in api()
 
 
 @pytest.mark.parametrize(
@@ -36,9 +41,10 @@ def test_every_public_name_is_in_the_snapshot(name: str) -> None:
 )
 def test_each_kind_of_promise_is_in_the_snapshot(line: str) -> None:
     """Classes with their bases, functions with their arguments, extras, and options."""
-    assert line in API.splitlines()
+    assert line in api().splitlines()
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("file", "before", "after"),
     [
@@ -58,15 +64,16 @@ def test_a_change_of_the_api_changes_the_text(
     text = changed.read_text()
     assert before in text
     changed.write_text(text.replace(before, after))
-    assert public_api.public_api(tmp_path) != API
+    assert public_api.public_api(tmp_path) != api()
 
 
+@pytest.mark.slow_unit
 def test_a_difference_says_how_to_accept_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot of an older API names the line that is new, and the command."""
     older = tmp_path / "api.txt"
-    older.write_text(API.replace("extra cli\n", ""))
+    older.write_text(api().replace("extra cli\n", ""))
     monkeypatch.setattr(public_api, "SNAPSHOT", older)
     assert "+extra cli" in public_api.difference()
     assert "make public-api" in public_api.difference()

@@ -142,6 +142,7 @@ def floats(request: pytest.FixtureRequest, tmp_path: Path) -> Tables:
     return tables
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("where", "found"),
     [

@@ -34,6 +34,7 @@ def dataset(tmp_path: Path) -> Dataset:
     return Dataset(tmp_path)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("storage", ["legacy", "2.0", "2.2"])
 @pytest.mark.parametrize("is_stable", [False, True])
 def test_deleted_rows_are_left_out_and_every_row_is_accounted_for(

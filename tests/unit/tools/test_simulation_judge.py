@@ -129,6 +129,7 @@ def _filtered(seed: int, guard: str | None = None) -> list[str]:
         return violations(history)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("guard", "violation"),
     [

@@ -394,6 +394,7 @@ print(json.dumps([fetched, sorted(found.tolist())[:2]]))
 """
 
 
+@pytest.mark.slow_unit
 def test_processes_that_come_at_the_same_time_fetch_each_file_once(
     disk: Path, tmp_path: Path
 ) -> None:

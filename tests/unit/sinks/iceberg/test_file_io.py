@@ -127,6 +127,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[KeyedS3, KeyedS3]]
         yield ours, theirs
 
 
+@pytest.mark.slow_unit
 def test_a_commit_goes_to_the_catalogs_endpoint_and_to_no_other(
     make_lake: Callable[..., Lake], stores: tuple[KeyedS3, KeyedS3]
 ) -> None:

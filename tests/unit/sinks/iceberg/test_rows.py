@@ -214,6 +214,7 @@ def test_many_fields_of_many_values_do_not_overflow() -> None:
     assert len(parts) == count + 1
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("count", [65_536, 65_537])
 def test_more_partitions_than_16_bits_can_number(count: int) -> None:
     """The first and the last partition stay separate, and each has both of its rows."""

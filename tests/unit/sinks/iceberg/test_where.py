@@ -275,6 +275,8 @@ def spec_of(transform: Transform[Any, Any] | None) -> PartitionSpec:
     return PartitionSpec(PartitionField(1, 1000, transform, "part"), spec_id=1)
 
 
+@pytest.mark.slow_unit
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", FILTERS)
 def test_a_verdict_is_never_wrong_and_often_decides(tmp_path: Path, kind: str) -> None:
     """Every file of one or two values, with every transform, and every filter on it.

@@ -41,6 +41,7 @@ def last_row(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.slice(ROWS - 1)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize(
     ("spec", "output", "rows"),
     [

@@ -82,6 +82,7 @@ def written(folder: Path, table: pa.Table, version: str) -> tuple[str, int]:
     return f"file://{folder}/data/{file.path}", int(file.file_size_bytes or 0)
 
 
+@pytest.mark.slow_unit
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("seed", range(4))
 def test_values_of_all_types_are_those_of_the_files(
