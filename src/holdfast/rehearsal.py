@@ -13,7 +13,12 @@ import pyarrow as pa
 from holdfast.engine.options import MissingColumns, WriteOptions
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
-from holdfast.errors import RunMismatchError, RunNotReadyError, SettingsError
+from holdfast.errors import (
+    RunMismatchError,
+    RunNotReadyError,
+    SettingsError,
+    TableChangedError,
+)
 from holdfast.inputs import open_input
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.ledger import Ledger
@@ -25,8 +30,8 @@ from holdfast.model.records import Ready
 from holdfast.model.report import Report, counted, readable_amount, readable_time
 from holdfast.opening import active_session, open_table
 from holdfast.progress.events import Listener, refusal_heard
-from holdfast.sinks.base import Filter, Sink
-from holdfast.sinks.targets import Target, asked_target
+from holdfast.sinks.base import Filter, Sink, TableView
+from holdfast.sinks.targets import Target, asked_target, target_of
 from holdfast.sources.materialized import Materialized
 from holdfast.sources.scans import Scan
 from holdfast.spark import SparkDataFrame, SparkSession
@@ -142,9 +147,6 @@ class Rehearsal:
     def _known_ledger(self, session: SparkSession | None) -> Ledger: ...
 
     @abstractmethod
-    def _target_for(self, to: str | Target | None, identity: Identity) -> Target: ...
-
-    @abstractmethod
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]: ...
 
     def try_rows(  # noqa: PLR0913 - each is a choice of the user's.
@@ -230,7 +232,7 @@ class Rehearsal:
 
         Raises:
             RunNotReadyError: The run is not staged as a whole, has landed, or was aborted.
-            RunMismatchError: The table is not the run's.
+            RunMismatchError: The table or its branch is not the run's.
             SettingsError: There is no Spark session.
             UnsupportedTableError: The run writes blobs, or columns of rows that are there.
             StoreError: The ledger is damaged or does not answer.
@@ -244,7 +246,7 @@ class Rehearsal:
         run_file, ready = ready_of(ledger)
         sink = self._open_sink(to)(run_file.identity)
         view = sink.load()
-        self._refuse_other(run_file.identity, view.uuid)
+        self._refuse_other(run_file.identity, table_uuid=view.uuid, **self._version_now)
         work = read_work(ledger.storage, ledger.layout, ready.work)
         files = [file for group in work.adds if not group.deleted_keys for file in group.files]
         reader = sink.staged_reader(view)
@@ -264,7 +266,8 @@ class Rehearsal:
 
         Raises:
             RunNotReadyError: The run is not staged as a whole.
-            RunMismatchError: The table is not the run's, or was staged under another `version=`.
+            RunMismatchError: The table or its branch is not the run's, or the rows were staged
+                under another `version=`.
             RunAbortedError: The run was aborted.
             CommitError: The table could not be written; staged files are kept.
             StoreError: The ledger is damaged or does not answer.
@@ -274,10 +277,12 @@ class Rehearsal:
             ledger = self._known_ledger(session)
             run_file, ready = ready_of(ledger, or_landed=True)
             identity = run_file.identity
-            self._refuse_other(identity, identity.table_uuid)
+            self._refuse_other(identity, **self._version_now)
             target = self._target_for(to, identity)
             sink = self._open_sink(to)(identity)
             view = sink.load()
+            if identity.on:
+                _refuse_other_key(sink, view, identity.on)
         writing = Writing(
             target=target,
             create=None,
@@ -296,16 +301,56 @@ class Rehearsal:
             listeners=self._listeners,
         )
 
-    def _refuse_other(self, identity: Identity, table_uuid: str) -> None:
-        """Refuse to look at one table and to commit to another, or what another version made.
+    def _target_for(self, to: str | Target | None, identity: Identity) -> Target:
+        """Return the table that is given, or was written, or else the one that the ledger names.
 
         Raises:
-            RunMismatchError: The table or the version is not the run's.
+            RunMismatchError: It is given with another branch than the run's.
         """
-        version = self._version or identity.version
-        wanted = replace(identity, table_uuid=table_uuid, version=version)
-        if differences := wanted.differences(identity):
+        if not (given := to or self._target):
+            return target_of(identity.table, identity.branch)
+        target = asked_target(given, identity.branch)
+        self._refuse_other(identity, branch=target.branch)
+        return target
+
+    def _refuse_other_branch(self, ledger: Ledger, to: str | Target | None) -> None:
+        """Refuse a branch that is not the run's, before the table is looked for there.
+
+        Raises:
+            RunMismatchError: It is not.
+        """
+        if (run_file := ledger.run_file()) is not None:
+            self._target_for(to, run_file.identity)
+
+    @property
+    def _version_now(self) -> dict[str, str]:
+        """The version, if one is given: without, any is taken."""
+        return {"version": self._version} if self._version else {}
+
+    def _refuse_other(self, identity: Identity, **now: Any) -> None:  # noqa: ANN401 - of any field.
+        """Refuse to look at one table and to commit to another, or what another version made.
+
+        Args:
+            identity: What the run was started as.
+            **now: Parts of it as they are in this call.
+
+        Raises:
+            RunMismatchError: They are not the run's.
+        """
+        if differences := replace(identity, **now).differences(identity):
             raise RunMismatchError(run_id=self._run_id, differences="; ".join(differences))
+
+
+def _refuse_other_key(sink: Sink, view: TableView, on: Sequence[str]) -> None:
+    """Stop if key columns are gone, or of another kind, since rows were staged for them.
+
+    Raises:
+        TableChangedError: They are.
+    """
+    try:
+        sink.key_meaning(view, on)
+    except SettingsError as error:  # Here it is no slip of the user's.
+        raise TableChangedError(table=sink.name, change=error.what) from error
 
 
 def ready_of(ledger: Ledger, *, or_landed: bool = False) -> tuple[RunFile, Ready]:

@@ -24,11 +24,7 @@ from holdfast.engine.options import (
 )
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
-from holdfast.errors import (
-    RunAbortedError,
-    RunUnfinishedError,
-    SettingsError,
-)
+from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import key_of_upsert, open_input
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.ports import Ports
@@ -37,15 +33,11 @@ from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits
 from holdfast.model.report import Report
 from holdfast.model.stored import encode_run_id
-from holdfast.opening import (
-    active_session,
-    open_store,
-    open_table,
-)
+from holdfast.opening import active_session, open_store, open_table
 from holdfast.progress.events import Listener, listeners_of, refusal_heard
 from holdfast.rehearsal import Rehearsal
 from holdfast.sinks.base import Filter, Sink, WriteMode
-from holdfast.sinks.targets import Create, Target, asked_target, target_of
+from holdfast.sinks.targets import Create, Target, asked_target
 from holdfast.sources.materialized import Materialized, materialize
 from holdfast.sources.scans import Scan
 from holdfast.spark import SparkDataFrame, SparkSession
@@ -446,6 +438,7 @@ class Run(Rehearsal, ColumnVerbs):
 
         Raises:
             RunUnfinishedError: This run has not landed, so its failed rows are not final.
+            RunMismatchError: The table or its branch is not the run's.
             SettingsError: No row has failed, or an argument or a setting cannot be used.
             HoldfastError: As for `append`.
         """
@@ -474,13 +467,16 @@ class Run(Rehearsal, ColumnVerbs):
             **self._common,
         )
         again._retry_of = self._run_id
+        target = self._target_for(to, identity)
+        found = open_table(target, active_session(), of_known_run=True).load()
+        self._refuse_other(identity, table_uuid=found.uuid)
         rows = self.quarantined().select("input.*")
         if identity.on:  # Appended, a row would be beside the old one of its key.
             options |= {"on": identity.on, "delete_column": identity.delete_column or None}
         write = again.upsert if identity.on else again.append
         return write(
             rows if identity.key else materialize(rows),  # Rows of a scan have no key.
-            to=self._target_for(to, identity),
+            to=target,
             key=identity.key or None,
             transform=transform,
             **options,
@@ -517,13 +513,15 @@ class Run(Rehearsal, ColumnVerbs):
 
         Raises:
             RunCommittedError: The run has landed.
+            RunMismatchError: The branch is not the run's.
             TableOutOfSightError: A post is in doubt, and the table cannot be proven to be the
                 run's.
             CommitError: The catalog does not answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        ledger, open_sink = self._known_ledger(active_session()), self._open_sink(to)
-        return abort(ledger, open_sink, reason, table_is_gone=table_is_gone)
+        ledger = self._known_ledger(active_session())
+        self._refuse_other_branch(ledger, to)
+        return abort(ledger, self._open_sink(to), reason, table_is_gone=table_is_gone)
 
     def sweep(self, *, to: str | Target | None = None) -> Swept:
         """Delete what a finished or aborted run no longer needs, and nothing else.
@@ -536,10 +534,13 @@ class Run(Rehearsal, ColumnVerbs):
 
         Raises:
             RunUnfinishedError: The run may still resume.
+            RunMismatchError: The branch is not the run's.
             CommitError: The catalog gave no clear answer; call again.
             StoreError: The ledger is damaged or does not answer.
         """
-        return sweep(self._known_ledger(active_session()), self._open_sink(to))
+        ledger = self._known_ledger(active_session())
+        self._refuse_other_branch(ledger, to)
+        return sweep(ledger, self._open_sink(to))
 
     def _options(self, given: Mapping[str, Any]) -> WriteOptions:
         """Return the options of a write: most arguments of the verbs are fields of that name."""
@@ -557,12 +558,6 @@ class Run(Rehearsal, ColumnVerbs):
         ledger = self._ledger(session)
         refuse_unknown(ledger)
         return ledger
-
-    def _target_for(self, to: str | Target | None, identity: Identity) -> Target:
-        """Return the table that is given, or was written, or else the one that the ledger names."""
-        if given := to or self._target:
-            return asked_target(given, identity.branch)
-        return target_of(identity.table, identity.branch)
 
     def _open_sink(self, to: str | Target | None) -> Callable[[Identity], Sink]:
         """Return a function that opens the run's table once the table is known."""

@@ -10,16 +10,38 @@ LATER_GUARDS = (
     Guard(
         name="later: rows are looked at in the run's own table only",
         file="rehearsal.py",
-        before="        self._refuse_other(run_file.identity, view.uuid)\n",
+        before="        self._refuse_other(run_file.identity, table_uuid=view.uuid, "
+        "**self._version_now)\n",
         after="",
         test=f"{_LATER} -k only_looked_at",
     ),
     Guard(
         name="later: what another version staged is not committed",
         file="rehearsal.py",
-        before="            self._refuse_other(identity, identity.table_uuid)\n",
+        before="            self._refuse_other(identity, **self._version_now)\n",
         after="",
         test=f"{_LATER} -k another_version",
+    ),
+    Guard(
+        name="later: what was staged for one branch is committed to no other",
+        file="rehearsal.py",
+        before="        self._refuse_other(identity, branch=target.branch)\n",
+        after="",
+        test=f"{_LATER} -k one_branch",
+    ),
+    Guard(
+        name="later: a run is not aborted or swept with a look at another branch",
+        file="rehearsal.py",
+        before="            self._target_for(to, run_file.identity)\n",
+        after="            pass\n",
+        test=f"{_LATER} -k one_branch",
+    ),
+    Guard(
+        name="failed rows are retried in the table that their run has written",
+        file="run.py",
+        before="        self._refuse_other(identity, table_uuid=found.uuid)\n",
+        after="",
+        test="tests/unit/test_run.py -k where_their_run_has_landed",
     ),
     Guard(
         name="later: rows of an aborted run are not looked at",

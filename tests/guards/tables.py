@@ -12,6 +12,13 @@ _MISSING = "tests/unit/sinks/test_conform_missing_columns.py"
 
 TABLE_GUARDS = (
     Guard(
+        name="table: a partition field of a dropped column is refused at the start",
+        file="sinks/iceberg/sink.py",
+        before="        self._refuse_lost_sources(table)\n",
+        after="",
+        test="tests/unit/sinks/iceberg/test_sink.py -k column_that_was_dropped",
+    ),
+    Guard(
         name="a start that waited refuses a name that became another column's",
         file="engine/drive.py",
         before="self.sink.check(view, [began_with, *book.schemas], [])\n",

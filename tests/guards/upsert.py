@@ -20,6 +20,34 @@ _TASKS = "tests/unit/worker/test_task_rows_that_delete.py"
 
 UPSERT_GUARDS = (
     Guard(
+        name="upsert: deletes stay while a file of their path is listed",
+        file=_LOSS,
+        before="if file.content == _DATA and file.path in gone and ",
+        after="if False and ",
+        test=f"{_BY_POSITION} -k as_long_as_their_file_is_listed",
+    ),
+    Guard(
+        name="upsert: a folder of indexes that was cleaned up is made again",
+        file=_SEARCH,
+        before=" or not _private.is_dir()",
+        after="",
+        test=f"{_LARGE} -k own_folder",
+    ),
+    Guard(
+        name="upsert: a machine without a temporary folder is not taken for a cleaned one",
+        file=_SEARCH,
+        before=" and self._folder is not None:\n            return",
+        after=":\n            return",
+        test=f"{_LARGE} -k own_folder",
+    ),
+    Guard(
+        name="upsert: what an executor's disk loses is not blamed on the ledger",
+        file=_SEARCH,
+        before="        if batch is None:\n            raise self._unusable",
+        after="        if False:\n            raise self._unusable",
+        test=f"{_LARGE} -k always_cleaned_up",
+    ),
+    Guard(
         name="upsert: a suspended process holds up no other that needs a part of the index",
         file="worker/key_search.py",
         before="wait_s=_WAIT_S",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -270,15 +271,18 @@ def test_an_overwrite_without_rows_is_refused_when_it_is_staged(lake: CliLake) -
     assert ids_of(sink) == []
 
 
-def test_a_table_that_no_longer_fits_is_told_by_the_commit(lake: CliLake) -> None:
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "on": "id"}])
+def test_a_table_that_no_longer_fits_is_told_by_the_commit(
+    lake: CliLake, options: dict[str, Any]
+) -> None:
     sink = lake.make_table()
-    stage(lake)
+    stage(lake, **options)
     with sink.load().handle.update_schema() as update:
         update.rename_column("id", "number")
     with pytest.raises(TableChangedError):
         run_of(lake).commit(to=table_of(lake))
-    with pytest.raises(TableChangedError):
-        stage(lake)
+    with pytest.raises((TableChangedError, SettingsError)):  # A key may have been mistyped.
+        stage(lake, **options)
     assert sink.load().parent_snapshot_id is None
 
 
@@ -441,6 +445,31 @@ def test_what_was_staged_under_another_version_is_not_committed(lake: CliLake) -
     with pytest.raises(RunMismatchError, match="version"):
         other.commit(to=table_of(lake))
     assert run_of(lake).commit(to=table_of(lake)).rows == 20
+
+
+def test_what_was_staged_for_one_branch_is_committed_to_no_other(
+    lake: CliLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that names no branch is on `main`, which a run that waits for an audit is not."""
+    sink, found = lake.make_table(), looked_at(monkeypatch)
+    others_append(sink, 100)
+    table = sink.load().handle
+    head = table.current_snapshot().snapshot_id
+    for name in ("dev", "prod"):
+        table.manage_snapshots().create_branch(head, name).commit()
+    dev = IcebergSink(sink._catalog, "db.t", "dev")  # noqa: SLF001
+    stage(lake, sink=dev, branch="dev")
+    on_dev, on_prod = replace(table_of(lake), branch="dev"), replace(table_of(lake), branch="prod")
+    for other in (table_of(lake), on_prod):
+        for call in ("commit", "staged_rows", "abort", "sweep"):
+            with pytest.raises(RunMismatchError, match="its branch was 'dev', and is now '"):
+                getattr(run_of(lake), call)(to=other)
+    assert not found
+    run_of(lake).staged_rows(to=on_dev)
+    run_of(lake).commit(to=on_dev)
+    heads = {name: ref.snapshot_id for name, ref in sink.load().handle.refs().items()}
+    assert heads.pop("dev") != head
+    assert set(heads.values()) == {head}
 
 
 def test_an_upsert_is_committed_without_spark_if_nobody_has_changed_the_table(

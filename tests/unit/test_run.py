@@ -13,7 +13,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.engine.options import WriteOptions
-from holdfast.errors import SettingsError
+from holdfast.errors import RunMismatchError, SettingsError
+from holdfast.model.identity import Identity
 from tests.fakes.rig import LAYOUT, Rig
 
 RUN = (
@@ -137,13 +138,17 @@ def noting(called: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a method
     return lambda _run, source, **given: called.update({name: (source, given)})
 
 
-@pytest.mark.parametrize(("on", "verb"), [((), "append"), (("id",), "upsert")])
-def test_failed_rows_are_retried_with_the_verb_of_their_run(
-    monkeypatch: pytest.MonkeyPatch, on: tuple[str, ...], verb: str
-) -> None:
-    """Rows of an upsert that are appended would be beside the old ones of their keys."""
-    identity = SimpleNamespace(table="lake.db.t", branch="main", key=("id",), on=on)
-    identity.delete_column, identity.where, identity.mode = "gone" if on else "", "", verb
+def retries(monkeypatch: pytest.MonkeyPatch, **facts: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Let run `r` have failed rows; return what is called to write them, with its arguments."""
+    identity = Identity(
+        table="lake.db.t",
+        table_uuid="u",
+        key=("id",),
+        session_time_zone="UTC",
+        ansi_mode="true",
+        version="",
+        **{"branch": "main", "mode": "append", **facts},
+    )
     ledger = SimpleNamespace(
         store="s3://lake/runs",
         log=SimpleNamespace(receipt="landed"),
@@ -155,14 +160,45 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
     monkeypatch.setattr("holdfast.run.active_session", lambda: None)
     monkeypatch.setattr(hf.Run, "_known_ledger", lambda _run, _session: ledger)
     monkeypatch.setattr(hf.Run, "quarantined", lambda _run: rows)
+    table = SimpleNamespace(load=lambda: SimpleNamespace(uuid="u"))
+    monkeypatch.setattr("holdfast.run.open_table", lambda *_target, **_how: table)
     for name in ("append", "upsert"):
         monkeypatch.setattr(hf.Run, name, noting(called, name))
+    return called
+
+
+@pytest.mark.parametrize(("on", "verb"), [((), "append"), (("id",), "upsert")])
+def test_failed_rows_are_retried_with_the_verb_of_their_run(
+    monkeypatch: pytest.MonkeyPatch, on: tuple[str, ...], verb: str
+) -> None:
+    """Rows of an upsert that are appended would be beside the old ones of their keys."""
+    facts = {"mode": verb, "on": on, "delete_column": "gone" if on else ""}
+    called = retries(monkeypatch, **facts)
     hf.Run("r", store="s3://lake/runs").retry_quarantined(retries=1)
     ((name, (source, given)),) = called.items()
     assert (name, source) == (verb, "rows")
     assert given.get("on", ()) == on
     assert given.get("delete_column") == ("gone" if on else None)
     assert (given["key"], given["retries"]) == (("id",), 1)
+
+
+@pytest.mark.parametrize(
+    ("to", "uuid", "why"),
+    [
+        (hf.IcebergTable("lake.db.t"), "u", "its branch was 'dev', and is now 'main'"),
+        ("lake.db.t", "other", "the table lake.db.t is not the one"),
+    ],
+)
+def test_failed_rows_are_retried_where_their_run_has_landed(
+    monkeypatch: pytest.MonkeyPatch, to: str | hf.IcebergTable, uuid: str, why: str
+) -> None:
+    """A target that names no branch is on `main`."""
+    called = retries(monkeypatch, branch="dev")
+    table = SimpleNamespace(load=lambda: SimpleNamespace(uuid=uuid))
+    monkeypatch.setattr("holdfast.run.open_table", lambda *_target, **_how: table)
+    with pytest.raises(RunMismatchError, match=why):
+        hf.Run("r", store="s3://lake/runs").retry_quarantined(to=to)
+    assert called == {}
 
 
 def costs_something(row: dict[str, Any]) -> dict[str, Any]:

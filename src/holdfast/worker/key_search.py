@@ -149,14 +149,16 @@ class BucketSearch:
             LedgerDamagedError: A file of the index is gone, or not as it was written.
             ExecutorSetupError: The executor's disk does not keep the index.
         """
-        file = self.files[number]
+        file, batch = self.files[number], None
         for _ in range(_TRIES):
             batch = self._on_disk_or_fetched(number)
             if batch is not None and batch.num_rows == file.rows:
                 self._compared.add(number)
                 return batch.column(0).to_numpy(), batch.columns[1:]
-        uri = self.layout.part(file.name)
-        raise LedgerDamagedError(uri=uri, reason="it cannot be kept on an executor's disk")
+        if batch is None:
+            raise self._unusable("its files are gone as soon as they are written")
+        reason = f"it has {batch.num_rows} keys, not {file.rows}"
+        raise LedgerDamagedError(uri=self.layout.part(file.name), reason=reason)
 
     def _on_disk_or_fetched(self, number: int) -> pa.RecordBatch | None:
         """Return a file from the disk; if it is not there as it should be, fetch it first.
@@ -208,7 +210,7 @@ class BucketSearch:
         Raises:
             ExecutorSetupError: That cannot be used either.
         """
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and self._folder is not None:
             return  # A clean-up of temporary files took it: it is made again.
         try:
             own = _own_folder() / self._name
@@ -219,10 +221,10 @@ class BucketSearch:
         self._folder = own
         self._compared.clear()
 
-    def _unusable(self, error: OSError) -> ExecutorSetupError:
+    def _unusable(self, reason: OSError | str) -> ExecutorSetupError:
         return ExecutorSetupError(
             host=socket.gethostname(),
-            what=f"its disk does not keep an index of keys: {error}",
+            what=f"its disk does not keep an index of keys: {reason}",
             cure="let spark.local.dir name a folder that can be written",
         )
 
@@ -419,7 +421,7 @@ def _shared_folder(name: str) -> Path | None:
 def _own_folder() -> Path:
     """Return a folder of this process alone."""
     global _private  # noqa: PLW0603 - one for each process.
-    if _private is None:
+    if _private is None or not _private.is_dir():  # A clean-up may have taken it.
         _private = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}-"))
         atexit.register(shutil.rmtree, _private, ignore_errors=True)
     return _private
@@ -427,7 +429,7 @@ def _own_folder() -> Path:
 
 def _delete_unused(parent: Path, name: str) -> None:
     """Delete indexes that have not been searched for long."""
-    for folder in parent.iterdir():
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for folder in parent.iterdir():
             if folder.name != name and folder.stat().st_mtime < time.time() - _UNUSED_S:
                 shutil.rmtree(folder, ignore_errors=True)

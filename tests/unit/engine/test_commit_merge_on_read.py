@@ -87,6 +87,20 @@ def positions(file: DataFile) -> list[tuple[str, int]]:
     return list(zip(rows["file_path"], rows["pos"], strict=True))
 
 
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+def test_deletes_stay_as_long_as_their_file_is_listed(mode: str, made: Merged) -> None:
+    """Others have restored a file's rows by adding it again: the first one needs its deletes."""
+    (first, *_) = sorted(made.files, key=lambda path: path.count("hundred=0"), reverse=True)
+    made.start(3, run_id="a")
+    (hidden,) = deletes(made.lake.table)
+    made.lake.table.add_files([first], check_duplicate_files=False)
+    made.start(3, run_id="b", write_mode=mode)
+    live = made.lake.table.inspect.files()
+    paths = live["file_path"].to_pylist()
+    assert hidden.file_path in paths
+    assert paths.count(first) == (1 if mode == "copy-on-write" else 2)
+
+
 def test_files_stay_and_get_deletes(made: Merged) -> None:
     """A file of deletes for each file, with its partition and its whole path as both bounds."""
     before = made.files

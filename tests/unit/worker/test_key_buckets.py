@@ -8,8 +8,10 @@ import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -344,6 +346,45 @@ def test_a_disk_that_has_become_read_only_is_left(
     other = BucketSearch(storage=storage, layout=LAYOUT, files=made.files, columns=1)
     with pytest.raises(ExecutorSetupError, match=r"(?s)does not keep.*Read-only.*local\.dir"):
         list(other.search([[ids]]))
+
+
+def test_a_process_whose_own_folder_was_cleaned_up_makes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each later index in it would fail, and the ledger be blamed; so without any folder."""
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    monkeypatch.setattr(key_search, "_private", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for first in (0, 100):
+        storage, ids = MemoryStorage(), pa.array(range(first, first + 40), pa.int64())
+        (found,) = large_index(storage, [[ids]]).search([[ids]])
+        assert sorted(found.tolist()) == list(range(40))
+        (own,) = tmp_path.glob("holdfast-keys-*")
+        assert stat.S_IMODE(own.stat().st_mode) == 0o700  # No other user may write there.
+        shutil.rmtree(own)
+    monkeypatch.setattr(key_search, "_private", None)
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/none")
+    ids = pa.array(range(200, 240), pa.int64())
+    with pytest.raises(
+        ExecutorSetupError, match=r"(?s)does not keep an index of keys: \[Errno 2\].*local\.dir"
+    ):
+        list(large_index(storage, [[ids]]).search([[ids]]))
+
+
+def test_a_folder_that_is_always_cleaned_up_is_not_the_ledgers_fault(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored ledger would not help."""
+    storage, ids = MemoryStorage(), pa.array(range(40), pa.int64())
+    made = large_index(storage, [[ids]])
+
+    def cleaned_up(path: Path, *rest: Any) -> None:  # noqa: ANN401 - as `_write_local` has them.
+        _write_local(path, *rest)
+        shutil.rmtree(disk / "holdfast-keys")
+
+    monkeypatch.setattr(key_search, "_write_local", cleaned_up)
+    with pytest.raises(ExecutorSetupError, match="gone as soon as they are written"):
+        list(made.search([[ids]]))
 
 
 def test_a_folder_that_others_can_write_is_not_used(disk: Path) -> None:

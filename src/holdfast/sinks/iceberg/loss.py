@@ -263,6 +263,12 @@ class Losses:
                 target = TargetFile.of(self.table, data_file, deletes.to(file))
                 state = searches.name(file, deletes)
                 found.targets[state] = as_item(state, target)
+        # A path that is listed twice stays if one of the two does, and so do its deletes.
+        gone -= {
+            file.path
+            for file in self._files(listed)
+            if file.content == _DATA and file.path in gone and _state(file) not in found.states
+        }
         found.states |= {
             _state(file)
             for file in self._files(listed)

@@ -15,6 +15,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     ForbiddenError,
 )
+from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
@@ -182,12 +183,14 @@ class IcebergSink(StagedFiles):
         """Return what executors need to write to this table.
 
         Raises:
-            UnsupportedTableError: The table's file format is not Parquet.
+            UnsupportedTableError: The table's file format is not Parquet, a property cannot be
+                read, or the table is partitioned by a column that was dropped.
             SettingsError: The filter, the key columns or the column that says which rows delete do
                 not fit the table.
         """
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
+        self._refuse_lost_sources(table)
         names = [column.name for column in table.schema().fields]
         if delete_column and delete_column in names:
             raise SettingsError(
@@ -402,6 +405,16 @@ class IcebergSink(StagedFiles):
             if len(detail.partitions) != fields[detail.spec_id]:
                 raise LedgerDamagedError(
                     uri=path, reason="it has a different number of partition fields than its spec"
+                )
+
+    def _refuse_lost_sources(self, table: Table) -> None:
+        known = index_by_id(table.schema())
+        for field in table.spec().fields:
+            if field.source_id not in known:
+                raise UnsupportedTableError(
+                    table=self._name,
+                    what=f"its partition field {field.name!r} is of a column that was dropped",
+                    cure=f"ALTER TABLE {self._name} DROP PARTITION FIELD `{field.name}`",
                 )
 
     def _refuse_missing_branch(self, view: TableView) -> None:

@@ -275,6 +275,26 @@ def test_a_partition_spec_that_is_gone_stops_the_commit(tmp_path: Path) -> None:
         sink.check(view, [view.schema], groups)
 
 
+def test_a_partition_field_of_a_column_that_was_dropped_is_refused_before_rows_are_computed(
+    tmp_path: Path,
+) -> None:
+    """Format v1 keeps a dropped field, which says nothing any more, and so do upgraded tables."""
+    sink, table = new_table(
+        tmp_path,
+        Schema(NestedField(1, "id", LongType()), NestedField(2, "p", LongType())),
+        partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p")),
+        properties={"format-version": "1"},
+    )
+    table.update_spec().remove_field("p").commit()
+    with table.transaction() as change:
+        change.upgrade_table_version(2)
+    table.update_schema().delete_column("p").commit()
+    with pytest.raises(UnsupportedTableError, match=r"(?s)'p' is of a column.*FIELD `p`"):
+        sink.writer_spec(sink.load())
+    table.refresh().update_spec().remove_field("p").commit()
+    assert staged(sink, sink.load(), 1)
+
+
 def test_a_head_that_the_metadata_lacks_never_becomes_an_empty_parent(sink: IcebergSink) -> None:
     """A snapshot without its parent's manifests would drop every row of the table."""
     view = sink.load()
