@@ -227,6 +227,7 @@ def _remove_old_orphans(history: History) -> None:
         for group in (*snapshot.groups, *snapshot.carried)
         for path in group.paths
     }
+    referred |= {path for snapshot in table.ever for path in snapshot.deletes}
     referred |= table.reached if isinstance(table, FilteredTable) else set()
     old = {path for path in table.files if table.files.written_at[path] < before}
     world.sleep(LONG_S)
