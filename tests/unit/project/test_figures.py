@@ -351,9 +351,11 @@ _ROWS = (
             "upsert-index",
             f"| {keys:,} | {{keys_{keys}.worker_mb}} MB | {{keys_{keys}.driver_mb}} MB |",
         )
-        for keys in (500_000, 20_000_000)
+        for keys in (500_000, 5_000_000, 20_000_000)
     ),
-    (SCALE, "upsert-index", "That is **{ratio}** for a worker, where {goal} was the goal"),
+    (SCALE, "upsert-index", "of 64 | {less_in_flight.worker_mb} MB | {less_in_flight.driver_mb}"),
+    (SCALE, "upsert-index", "That is **{ratio}** for a worker, where {goal} was the goal; over 5"),
+    (SCALE, "upsert-index", "over 5 million keys it is {ratio_over_5m}"),
     (SCALE, "commit-files", "F = 100,000: {driver_grown_mb} MB |"),
     (SCALE, "commit-files", "`commit-files`: {files} files from {tasks} tasks"),
     (SCALE, "commit-files", "files checked by listing | {ours_s} | **{ratio}** |"),
