@@ -106,6 +106,15 @@ def by_holdfast(target: Any, _change: Change) -> None:  # noqa: ANN401 - a Merge
     hf.Run("rival", **target.ledger).upsert(rows.coalesce(1), to=target.lake.name("t"), on="id")
 
 
+def cherry_pick(target: Any, _change: Change) -> None:  # noqa: ANN401 - a MergeTarget.
+    """Let others publish what is on a branch, over another commit."""
+    target.sql(*SIDE)
+    ((picked,),) = target.sql("SELECT snapshot_id FROM {t}.refs WHERE name = 'side'")
+    target.sql("INSERT INTO {t} VALUES (9003, 3)")
+    target.sql(f"CALL lake.system.cherrypick_snapshot('{{s}}', {picked})")
+
+
+SIDE = ("ALTER TABLE {t} CREATE BRANCH side", "INSERT INTO {t}.branch_side VALUES (9001, 1)")
 _OF_PARENT = "FROM {t} VERSION AS OF {parent}"
 CASES = {
     "an append with a key of ours": Case(
@@ -247,6 +256,18 @@ CASES = {
             "ALTER TABLE {t} CREATE BRANCH audit", "INSERT INTO {t}.branch_audit VALUES (9001, 1)"
         ),
         shows=("SELECT count(*) FROM {t} VERSION AS OF 'audit'", 49),
+        adds_only=True,
+    ),
+    "a branch with a key of ours that is fast-forwarded to": Case(
+        steps=before_post(*SIDE, "CALL lake.system.fast_forward('{s}', 'main', 'side')"),
+        shows=(f"SELECT count(*) {_OF_PARENT} WHERE id = 9001", 1),
+        again=1,
+        adds_only=True,
+    ),
+    "a snapshot with a key of ours that is cherry-picked": Case(
+        steps=[("post", cherry_pick)],
+        shows=(f"SELECT count(*) {_OF_PARENT} WHERE id IN (9001, 9003)", 2),
+        again=1,
         adds_only=True,
     ),
     "one after the other": Case(
