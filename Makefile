@@ -70,7 +70,7 @@ lock: ## Make dev.txt, release.txt and lowest.txt in requirements/ (needs uv)
 		pyproject.toml requirements/lowest.in -o requirements/lowest.txt
 
 # ---- checks -----------------------------------------------------------------------------------
-check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, under 90 s
+check: setup ## Format, lint, types, import rules, unit tests: no server, no Spark, two minutes
 	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target \
 		check-unit check-types check-format check-lint check-imports
 	@echo "check: all passed"
