@@ -30,8 +30,8 @@ IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
 PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(BIN)/python \
 	PYTHONPATH=$(CURDIR) SPARK_LOCAL_IP=127.0.0.1
 
-# Without compiled files each process compiles all that it imports, and pytest all tests: twice the
-# time of most. `make clean` removes them.
+# Without compiled files each process compiles all that it imports, and pytest all tests: to collect
+# those of `make check` took 23 CPU-s, and 14 with them. `make clean` removes them.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types \

@@ -328,7 +328,7 @@ class Rehearsal:
         return {"version": self._version} if self._version else {}
 
     def _refuse_other(self, identity: Identity, **now: Any) -> None:  # noqa: ANN401 - of any field.
-        """Refuse to look at one table and to commit to another, or what another version made.
+        """Refuse a call whose table, branch or version is not the run's.
 
         Args:
             identity: What the run was started as.

@@ -468,8 +468,7 @@ class Run(Rehearsal, ColumnVerbs):
         )
         again._retry_of = self._run_id
         target = self._target_for(to, identity)
-        found = open_table(target, active_session(), of_known_run=True).load()
-        self._refuse_other(identity, table_uuid=found.uuid)
+        self._refuse_other(identity, table_uuid=self._open_sink(to)(identity).load().uuid)
         rows = self.quarantined().select("input.*")
         if identity.on:  # Appended, a row would be beside the old one of its key.
             options |= {"on": identity.on, "delete_column": identity.delete_column or None}

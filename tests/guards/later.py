@@ -39,7 +39,8 @@ LATER_GUARDS = (
     Guard(
         name="failed rows are retried in the table that their run has written",
         file="run.py",
-        before="        self._refuse_other(identity, table_uuid=found.uuid)\n",
+        before="        self._refuse_other(identity, table_uuid=self._open_sink(to)(identity)"
+        ".load().uuid)\n",
         after="",
         test="tests/unit/test_run.py -k where_their_run_has_landed",
     ),

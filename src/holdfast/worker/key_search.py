@@ -429,7 +429,7 @@ def _own_folder() -> Path:
 
 def _delete_unused(parent: Path, name: str) -> None:
     """Delete indexes that have not been searched for long."""
-    with contextlib.suppress(OSError):
-        for folder in parent.iterdir():
+    for folder in parent.iterdir():
+        with contextlib.suppress(OSError):
             if folder.name != name and folder.stat().st_mtime < time.time() - _UNUSED_S:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -260,9 +260,16 @@ def test_a_broken_name_mapping_is_refused_before_rows_are_computed(text: str, ma
         change.set_properties({"schema.name-mapping.default": text})
     with pytest.raises(UnsupportedTableError, match="is not a name mapping"):
         made.start(3, transform=_never)
+    # Where no rows are looked for it does not matter.
+    made.lake.start(MemorySubmitter([3]), run_id="all", mode="overwrite", transform=_as_new)
     with made.lake.table.transaction() as change:
         change.remove_properties("schema.name-mapping.default")
+    assert made.rows == {3: "new"}
     assert made.start(3).replaced_rows == 1
+
+
+def _as_new(batch: pa.RecordBatch) -> pa.Table:
+    return _rows(batch["id"].to_pylist(), "new")
 
 
 def _never(batch: pa.RecordBatch) -> pa.Table:

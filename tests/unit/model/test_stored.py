@@ -355,7 +355,6 @@ def test_a_part_of_other_columns_is_damage(table: pa.Table) -> None:
 
 
 @pytest.mark.slow_unit
-@pytest.mark.sampled
 @pytest.mark.parametrize("do", [look_at, start_again, sweep_up])
 @pytest.mark.parametrize("made", [half_done, given_up, landed])
 def test_no_value_at_any_place_causes_more_than_one_of_our_errors(

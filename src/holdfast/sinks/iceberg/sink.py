@@ -191,6 +191,8 @@ class IcebergSink(StagedFiles):
         table: Table = view.handle
         WriteOptions.of(self._name, table.properties)  # Refused here, not on an executor.
         self._refuse_lost_sources(table)
+        if where is not None or on:  # Rows of the table are looked for.
+            names_of(self._name, table.metadata)
         names = [column.name for column in table.schema().fields]
         if delete_column and delete_column in names:
             raise SettingsError(
@@ -437,7 +439,6 @@ class IcebergSink(StagedFiles):
         snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id else None
         if snapshot_id and snapshot is None:
             raise TableChangedError(table=self._name, change=f"snapshot {snapshot_id} is gone")
-        names_of(self._name, table.metadata)  # Refused here, before rows are computed.
         with self._storage_of(view):
             return self._losses.states(table, snapshot)
 

@@ -276,7 +276,6 @@ def spec_of(transform: Transform[Any, Any] | None) -> PartitionSpec:
 
 
 @pytest.mark.slow_unit
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", FILTERS)
 def test_a_verdict_is_never_wrong_and_often_decides(tmp_path: Path, kind: str) -> None:
     """Every file of one or two values, with every transform, and every filter on it.
