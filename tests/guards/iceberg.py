@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _SINK = "tests/unit/sinks/iceberg/test_sink.py"
+_DATA_FILE = "tests/unit/sinks/iceberg/test_data_file.py"
 _STAGED = "tests/unit/sinks/test_staged.py"
 _TRUST = "tests/unit/sinks/iceberg/test_file_io.py"
 _MERGED = "tests/unit/sinks/iceberg/test_manifests_merged.py"
@@ -92,10 +93,87 @@ ICEBERG_GUARDS = (
     ),
     Guard(
         name="Iceberg: a partition spec that is gone stops the commit",
-        file="sinks/iceberg/sink.py",
-        before="        self._refuse_lost_specs(table, groups)\n\n",
-        after="\n",
-        test=f"{_SINK} -k spec",
+        file="sinks/iceberg/joined.py",
+        before="        if number not in specs:\n",
+        after="        if number not in specs:\n            continue\n        if False:\n",
+        test=f"{_SINK} -k spec_that_is_gone",
+    ),
+    Guard(
+        name="Iceberg: no request to a catalog follows a redirect",
+        file="sinks/iceberg/catalog.py",
+        before="        if response.status_code in _REDIRECTS:\n",
+        after="        if False:\n",
+        test=f"{_HISTORY} -k redirect",
+    ),
+    Guard(
+        name="Iceberg: an answer to a commit holds its snapshot",
+        file="sinks/iceberg/catalog.py",
+        before="            if not wanted or not wanted <= {",
+        after="            if False and not wanted <= {",
+        test=f"{_HISTORY} -k only_the_catalogs_own",
+    ),
+    Guard(
+        name="Iceberg: a server's configuration sets neither code nor logins",
+        file="sinks/iceberg/catalog.py",
+        before="        self.properties = {**_from_server(self.properties), **own}\n",
+        after="",
+        test=f"{_HISTORY} -k 'neither_code or users_own'",
+    ),
+    Guard(
+        name="Iceberg: what comes beside a table names no code",
+        file="sinks/iceberg/catalog.py",
+        before="        sent = _from_server(table_response.config)\n",
+        after="        sent = table_response.config\n",
+        test=f"{_HISTORY} -k beside_a_table",
+    ),
+    Guard(
+        name="Iceberg: a partition spec whose number was given again stops the post",
+        file="sinks/iceberg/joined.py",
+        before="        if detail.spec != texts[number]:\n",
+        after="        if False:\n",
+        test=f"{_SINK} -k given_again",
+    ),
+    Guard(
+        name="Iceberg: a snapshot is not older than the table's last change",
+        file="sinks/iceberg/snapshots.py",
+        before="    return max(time.time_ns() // 1_000_000, max(last) + 1)\n",
+        after="    return time.time_ns() // 1_000_000\n",
+        test=f"{_SINK} -k never_older",
+    ),
+    Guard(
+        name="Iceberg: a snapshot is later than the table's last change, not of the same time",
+        file="sinks/iceberg/snapshots.py",
+        before="max(last) + 1)\n",
+        after="max(last))\n",
+        test=f"{_SINK} -k never_older",
+    ),
+    Guard(
+        name="Iceberg: each post compares the partition specs, and the bounds",
+        file="sinks/iceberg/snapshots.py",
+        before='    refuse_unlistable(".".join(table.name()), table, listed)\n',
+        after="",
+        test=f"{_SINK} -k 'given_again or unsound'",
+    ),
+    Guard(
+        name="Iceberg: bounds without counts of NaN do not land",
+        file="sinks/iceberg/joined.py",
+        before="        if not detail_of(group).has_sound_bounds:\n",
+        after="        if False:\n",
+        test=f"{_SINK} -k unsound",
+    ),
+    Guard(
+        name="Iceberg: NaN are counted",
+        file="sinks/iceberg/data_file.py",
+        before="            self._nans[field_id] += _nans_in(rows, place)\n",
+        after="            self._nans[field_id] += 0\n",
+        test=f"{_DATA_FILE} -k nan",
+    ),
+    Guard(
+        name="Iceberg: bounds without counts of NaN are not written",
+        file="sinks/iceberg/manifests.py",
+        before="                    drop_unsound_bounds(file, schema)\n",
+        after="                    pass\n",
+        test=f"{_DATA_FILE} -k without_a_count",
     ),
     Guard(
         name="Iceberg: a manifest with another number of files is not merged",

@@ -29,7 +29,12 @@ from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.table import StagedTable, Table
-from pyiceberg.table.update import SetPropertiesUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.utils.config import Config
 from requests import Response, Session
@@ -210,7 +215,7 @@ _FILE_IO, _STAGE, _ANSWER = "_load_file_io", "_update_and_stage_table", "_respon
 # By kind of catalog: which PyIceberg methods must call which others, so that every path to a
 # table's files goes through the overrides here.
 _WAYS = {
-    "rest": {"load_table": _ANSWER, _ANSWER: _FILE_IO},
+    "rest": {"load_table": _ANSWER, _ANSWER: _FILE_IO, "__init__": "_fetch_config"},
     "sql": {
         "load_table": "_convert_orm_to_iceberg",
         "_convert_orm_to_iceberg": _FILE_IO,
@@ -234,6 +239,35 @@ _EXPIRES = re.compile("key|secret|token|credential|sas|expir", re.IGNORECASE)
 _NOT_MODIFIED, _IF_OTHER = 304, "If-None-Match"
 # In the address of every request about one table.
 _TABLE = "/tables/"
+_REDIRECTS = range(300, 400)
+# What a server may not set, neither in its configuration nor beside a table: code that runs here,
+# logins and where they are sent, how connections are secured, and how much of a table is shown.
+_NOT_FROM_SERVERS = re.compile(
+    r"(auth|ssl|py-|rest\.sigv4-|oauth2-server-uri$|snapshot-loading-mode$|holdfast\.)"
+    r"|header\..*(auth|cookie|token|key|secret|credential|password)",
+    re.IGNORECASE,
+)
+
+
+def _from_server(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a server may set among what it has sent."""
+    return {name: value for name, value in config.items() if not _NOT_FROM_SERVERS.match(name)}
+
+
+class _RedirectedError(Exception):
+    """A catalog's address answers with another address."""
+
+    lasts = True
+
+    def __init__(self, response: Response) -> None:
+        # Without the query, which may hold a login.
+        asked = response.url.partition("?")[0]
+        other = response.headers.get("Location", "no address").partition("?")[0]
+        super().__init__(
+            f"{asked} answers with a redirect ({response.status_code}) to {other}. Holdfast "
+            "follows none: a redirected commit could be taken for a look at the table. Set the "
+            "catalog's `uri` to the address that answers itself"
+        )
 
 
 class _UnchangedError(Exception):
@@ -252,8 +286,13 @@ class _PostedError(Exception):
         self.answer = answer
 
 
+class _Added(msgspec.Struct):
+    id: int = msgspec.field(name="snapshot-id")
+
+
 class _Metadata(msgspec.Struct):
     uuid: UUID = msgspec.field(name="table-uuid")
+    snapshots: list[_Added] = []
 
 
 class _Committed(msgspec.Struct):
@@ -312,7 +351,7 @@ class TimedRestCatalog(RestCatalog):
         """Commit without the client's own retries.
 
         Raises:
-            ValidationError: The answer is not one to a commit of this table.
+            ValidationError: The answer is not one to this commit: it may have landed or not.
         """
         self._exchange.is_post = True
         try:
@@ -322,8 +361,16 @@ class TimedRestCatalog(RestCatalog):
             answer = msgspec.json.decode(posted.answer, type=_Committed)
             if answer.metadata.uuid != table.metadata.table_uuid:
                 raise msgspec.ValidationError("the answer is about another table") from None
+            wanted = {u.snapshot.snapshot_id for u in updates if isinstance(u, AddSnapshotUpdate)}
+            if not wanted or not wanted <= {snapshot.id for snapshot in answer.metadata.snapshots}:
+                raise msgspec.ValidationError("the answer lacks the snapshot") from None
         finally:
             self._exchange.is_post = False
+
+    def _fetch_config(self) -> None:
+        super()._fetch_config()
+        own = {k: v for k, v in self.given.items() if _NOT_FROM_SERVERS.match(k)}
+        self.properties = {**_from_server(self.properties), **own}
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -338,17 +385,19 @@ class TimedRestCatalog(RestCatalog):
         url: str,
         **options: Any,  # noqa: ANN401 - those of requests.
     ) -> Response:
-        if _TABLE not in url:  # A login, for example.
-            return request(method, url, timeout=_TIMEOUT_S, **options)
-        exchange = self._exchange
-        if exchange.known_tag:
+        options = {**options, "allow_redirects": False, "timeout": _TIMEOUT_S}
+        exchange, is_login = self._exchange, _TABLE not in url  # Or another request.
+        if exchange.known_tag and not is_login:
             options["headers"] = {**(options.get("headers") or {}), _IF_OTHER: exchange.known_tag}
-        response = request(method, url, timeout=_TIMEOUT_S, **options)
-        if exchange.known is not None and response.status_code == _NOT_MODIFIED:
+        response = request(method, url, **options)
+        if exchange.known and not is_login and response.status_code == _NOT_MODIFIED:
             raise _UnchangedError(exchange.known)
-        if exchange.is_post and response.ok:
+        if response.status_code in _REDIRECTS:
+            raise _RedirectedError(response)
+        if exchange.is_post and response.ok and not is_login:
             raise _PostedError(response.content)
-        exchange.tag = response.headers.get("ETag") or ""
+        if not is_login:
+            exchange.tag = response.headers.get("ETag") or ""
         return response
 
     def _load_file_io(
@@ -366,7 +415,8 @@ class TimedRestCatalog(RestCatalog):
         keys = self._resolve_storage_credentials(
             table_response.storage_credentials, table_response.metadata_location
         )
-        table.io = HoldfastFileIO({**self.properties, **table_response.config, **keys})
+        sent = _from_server(table_response.config)
+        table.io = HoldfastFileIO({**self.properties, **sent, **_from_server(keys)})
         expires = any(_EXPIRES.search(name) for name in table_response.config)
         self._exchange.lasts = not expires and not table_response.storage_credentials
         return table
@@ -409,8 +459,6 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             # An error that is not a server's answer is about the properties.
             retry_safe=not lasts(error) and type(error) not in (KeyError, ValueError),
         ) from cause
-    # A server may name another FileIO, even its own code: storage stays ours.
-    catalog.properties[PY_IO_IMPL] = FILE_IO_PATH
     _refuse_unguarded(kind, type(catalog))
     if isinstance(catalog, MetastoreCatalog):
         # On the instance: the classes need packages that not everyone has, and PyIceberg stays

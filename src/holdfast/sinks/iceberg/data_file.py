@@ -6,16 +6,20 @@ The first rows of a file are enough to recognise such columns.
 
 PyIceberg does the counting. This module adds: bounds of fields inside structs (which Spark's writer
 keeps, so filters on them prune alike), the limit on columns that get statistics by default, no
-bounds at all where they would hide rows, and bounds of values that PyIceberg cannot express: dates
-and times that Python has no objects for, and texts whose next character is a surrogate.
+bounds at all where they would hide rows, bounds of values that PyIceberg cannot express (dates
+and times that Python has no objects for, and texts whose next character is a surrogate), and how
+many values are NaN. Bounds leave NaN out. A file with bounds and without that count looks to other
+engines as if it had none: `DELETE ... WHERE f < 5` drops such a file whole, with its rows of NaN.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import (
+    PYARROW_PARQUET_FIELD_ID_KEY,
     MetricModeTypes,
     MetricsMode,
     StatisticsCollector,
@@ -32,13 +37,21 @@ from pyiceberg.io.pyarrow import (
     match_metrics_mode,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+)
+from pyiceberg.schema import Schema, index_by_id, sanitize_column_names
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
     DateType,
+    DoubleType,
+    FloatType,
     NestedField,
     StringType,
     StructType,
@@ -224,12 +237,19 @@ _INFERRED_MAX = "write.metadata.metrics.max-inferred-column-defaults"
 _INFERRED_MAX_DEFAULT = 100
 _TIMES = (DateType, TimeType, TimestampType, TimestamptzType)
 _SURROGATES = range(0xD800, 0xE000)
+# Where PyIceberg's record of a data file has them; it offers no other way to change them.
+_BOUNDS_AT = tuple(
+    position
+    for position, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if field.name in {"lower_bounds", "upper_bounds"}
+)
 
 
 def file_statistics(
     metadata: pq.FileMetaData,
     plan: dict[int, StatisticsCollector],
     leaf_paths: Mapping[str, int],
+    nans: Mapping[int, int],
 ) -> dict[str, Any]:
     """Return the statistics as arguments of a manifest's data file.
 
@@ -237,6 +257,7 @@ def file_statistics(
         metadata: The finished file's metadata.
         plan: The result of `statistics_plan` for the table.
         leaf_paths: Field ids by Parquet path.
+        nans: How many values are NaN, by field id; Parquet's metadata does not say.
     """
     temporal = {field_id for field_id, column in plan.items() if _is_bounded_time(column)}
     counted = MetricsMode(MetricModeTypes.COUNTS)
@@ -255,6 +276,7 @@ def file_statistics(
             bounds[field_id] = _TextBounds.of(column)
     for field_id in _columns_without_bounds(metadata, leaf_paths):
         bounds.pop(field_id, None)
+    statistics.nan_value_counts.update(nans)
     return statistics.to_serialized_dict()
 
 
@@ -375,6 +397,47 @@ def _columns_without_bounds(metadata: pq.FileMetaData, leaf_paths: Mapping[str, 
     return found
 
 
+def drop_unsound_bounds(file: DataFile, schema: Schema) -> None:
+    """Drop the bounds of floating-point columns whose NaN are not counted.
+
+    Args:
+        file: What a manifest is about to say of a file.
+        schema: A schema of the table. A column that it lacks may be of any type.
+    """
+    counted = file.nan_value_counts or {}
+    known = index_by_id(schema)
+    for at, bounds in zip(_BOUNDS_AT, (file.lower_bounds, file.upper_bounds), strict=True):
+        file[at] = bounds and {
+            field_id: bound
+            for field_id, bound in bounds.items()
+            if field_id in counted or (field_id in known and not _is_float(known[field_id]))
+        }
+
+
+def _is_float(field: NestedField) -> bool:
+    return isinstance(field.field_type, FloatType | DoubleType)
+
+
+def _places(fields: Iterable[pa.Field], parent: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
+    """Return where a file's leaves are that have at most one value per row, by field id."""
+    found: dict[int, tuple[int, ...]] = {}
+    for position, field in enumerate(fields):
+        place = (*parent, position)
+        if pa.types.is_struct(field.type):
+            found |= _places(field.type, place)
+        elif not pa.types.is_nested(field.type):
+            found[int(field.metadata[PYARROW_PARQUET_FIELD_ID_KEY])] = place
+    return found
+
+
+def _nans_in(rows: pa.Table, place: tuple[int, ...]) -> int:
+    column, *inner = place
+    values = rows.column(column)
+    if inner:  # A value inside a struct that is NULL is not stored.
+        values = pc.struct_field(values, inner)
+    return pc.sum(pc.is_nan(values)).as_py() or 0
+
+
 # ---- An open Parquet data file: row groups are written through, nothing is kept
 class FileLayout:
     """What all data files of one table share, worked out once."""
@@ -401,6 +464,18 @@ class FileLayout:
         self.leaf_paths = parquet_path_to_id_mapping(sanitize_column_names(schema))
         self.statistics = statistics_plan(schema, properties)
 
+    @cached_property
+    def floats(self) -> dict[int, tuple[int, ...]]:
+        """Where the floating-point columns are that get statistics, by field id."""
+        places = _places(self.schema)
+        return {
+            field_id: places[field_id]
+            for field_id, column in self.statistics.items()
+            if isinstance(column.iceberg_type, FloatType | DoubleType)
+            and column.mode.type != MetricModeTypes.NONE
+            and field_id in places
+        }
+
 
 class OpenDataFile:
     """A data file that is still being written."""
@@ -421,6 +496,7 @@ class OpenDataFile:
         self._partition = partition
         self._layout = layout
         self._row_groups = 0
+        self._nans: Counter[int] = Counter()
         self._arrival: Future[None] | None = None
         self._file = ArrowFile(storage.open_sink(uri))
         self._writer = pq.ParquetWriter(
@@ -439,6 +515,8 @@ class OpenDataFile:
         """Encode the rows, which are in the file's schema, as one row group and send it."""
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._row_groups += 1
+        for field_id, place in self._layout.floats.items():
+            self._nans[field_id] += _nans_in(rows, place)
 
     def close(self, sort_order_id: int | None, *, in_order: bool = False) -> DataFile:
         """End the file, which has at least one row group, and return its manifest entry.
@@ -463,7 +541,10 @@ class OpenDataFile:
             equality_ids=None,
             key_metadata=None,
             **file_statistics(
-                self._writer.writer.metadata, self._layout.statistics, self._layout.leaf_paths
+                self._writer.writer.metadata,
+                self._layout.statistics,
+                self._layout.leaf_paths,
+                self._nans,
             ),
         )
         data_file.spec_id = self._layout.spec_id

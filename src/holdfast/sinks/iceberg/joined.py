@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.types import IcebergType, PrimitiveType
 
-from holdfast.errors import LedgerDamagedError
+from holdfast.errors import CommitRefusedError, LedgerDamagedError, TableChangedError
 from holdfast.model.work import Merge, StagedGroup
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.manifests import (
@@ -44,6 +44,7 @@ from holdfast.sinks.iceberg.manifests import (
     header_digest,
     manifest_head,
     read_header,
+    spec_text,
 )
 from holdfast.sinks.iceberg.schemas import Layout, layouts_of
 from holdfast.storage.port import Storage
@@ -229,15 +230,17 @@ class _Joined(Blocks):
             _joint_summary(summaries, field.field_type)
             for summaries, field in zip(columns, fields, strict=True)
         ]
-        content = details[self.sources[0]].content
+        first = details[self.sources[0]]  # All have the same header, and so the same spec.
         group = StagedGroup(
             path=self._path,
             size_bytes=self.size_bytes,
             files=(),
             detail={
                 "spec_id": spec.spec_id,
+                "spec": first.spec,
+                "has_sound_bounds": all(details[path].has_sound_bounds for path in self.sources),
                 "partitions": partitions,
-                **({"content": content} if content else {}),
+                **({"content": first.content} if first.content else {}),
             },
         )
         return Merge(group=group, sources=tuple(self.sources))
@@ -383,6 +386,55 @@ def joined_manifests(
 
 
 # ---- How a snapshot lists what was staged
+
+
+def refuse_other_specs(name: str, table: Table, groups: Iterable[StagedGroup]) -> None:
+    """Stop if the table has no longer the partition specs that groups were staged by.
+
+    Once a spec is unused, others may remove it, and the table then gives its number to the next.
+
+    Raises:
+        TableChangedError: A partition spec is gone, or is another one.
+        LedgerDamagedError: The ledger's details of a group are not what was written.
+    """
+    specs = {spec.spec_id: spec for spec in table.metadata.partition_specs}
+    texts = {number: spec_text(spec) for number, spec in specs.items()}
+    for group in groups:
+        detail = detail_of(group)
+        number = detail.spec_id
+        if number not in specs:
+            raise TableChangedError(table=name, change=f"partition spec {number} is gone")
+        if detail.spec != texts[number]:
+            raise TableChangedError(
+                table=name,
+                change=f"its partition spec {number} is ({texts[number]}), and was ({detail.spec}) "
+                "when files were staged: the spec was removed, and its number given again",
+            )
+        # A manifest list with fewer or more fields could not be read.
+        if len(detail.partitions) != len(specs[number].fields):
+            raise LedgerDamagedError(
+                uri=group.path, reason="it has a different number of partition fields than its spec"
+            )
+
+
+def refuse_unlistable(name: str, table: Table, groups: Sequence[StagedGroup]) -> None:
+    """Stop if a snapshot with these groups would be read wrongly.
+
+    Raises:
+        TableChangedError: A partition spec is gone, or is another one.
+        CommitRefusedError: Other engines would drop rows with NaN.
+        LedgerDamagedError: The ledger's details of a group are not what was written.
+    """
+    refuse_other_specs(name, table, groups)
+    for group in groups:
+        if not detail_of(group).has_sound_bounds:
+            raise CommitRefusedError(
+                table=name,
+                reason=f"{group.path} was staged by an earlier version of Holdfast, which gave "
+                "columns of floating-point numbers bounds and did not count NaN: a DELETE of "
+                "another engine could drop rows with NaN. Abort this run, and compute its rows "
+                "under a new run id",
+            )
 
 
 def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:

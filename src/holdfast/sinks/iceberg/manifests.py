@@ -66,6 +66,7 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
 from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.iceberg.data_file import drop_unsound_bounds
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
 
 # ---- Avro files: a header, then blocks of rows
@@ -435,6 +436,8 @@ class NewManifest:
         writer = _manifest_writer(memory, schema, spec, properties, content)
         with writer:
             for file in files:
+                if content is ManifestContent.DATA:
+                    drop_unsound_bounds(file, schema)
                 writer.add_entry(
                     ManifestEntry.from_args(
                         status=ManifestEntryStatus.ADDED,
@@ -456,6 +459,8 @@ class NewManifest:
             data=joined.finished(),
             detail={
                 "spec_id": spec.spec_id,
+                "spec": spec_text(spec),
+                "has_sound_bounds": True,
                 "partitions": [
                     _summary_json(summary, field.field_type)
                     for summary, field in zip(manifest.partitions or [], fields, strict=True)
@@ -494,6 +499,10 @@ class Detail(msgspec.Struct):
 
     spec_id: Count
     partitions: list[PartitionSummary]
+    # The fields of its partition spec, as `spec_text` has them: a table may give a number again.
+    spec: str = ""
+    # Whether it has no bounds of floating-point columns without counts of NaN.
+    has_sound_bounds: bool = False
     # A manifest's header, by digest, how many entries it has, and these: compressed, in Base64. All
     # are empty if they are too large for a record.
     header: str = ""
@@ -501,6 +510,11 @@ class Detail(msgspec.Struct):
     entries: str = ""
     # Whether it lists files of data (0) or of deletes (1).
     content: Count = 0
+
+
+def spec_text(spec: PartitionSpec) -> str:
+    """Return all that decides how rows are partitioned, and how manifests record it."""
+    return ", ".join(f"{f.field_id}: {f.transform} of {f.source_id}" for f in spec.fields)
 
 
 def detail_of(group: StagedGroup) -> Detail:

@@ -26,7 +26,6 @@ from pyiceberg.table.update import (
 
 from holdfast.errors import (
     CommitRefusedError,
-    LedgerDamagedError,
     SettingsError,
     StoreUnavailableError,
     TableChangedError,
@@ -51,10 +50,14 @@ from holdfast.sinks.base import (
 )
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
-from holdfast.sinks.iceberg.joined import merged_manifests, merged_paths
+from holdfast.sinks.iceberg.joined import (
+    merged_manifests,
+    merged_paths,
+    refuse_other_specs,
+    refuse_unlistable,
+)
 from holdfast.sinks.iceberg.loading import io_of, load_table
 from holdfast.sinks.iceberg.loss import Losses, is_by_position, row_test
-from holdfast.sinks.iceberg.manifests import detail_of
 from holdfast.sinks.iceberg.marks import find_mark, mark_changes
 from holdfast.sinks.iceberg.matching import IcebergStagedReaderSpec, KeyColumns
 from holdfast.sinks.iceberg.rewrite_rows import IcebergRewriterSpec, RewriteSpec
@@ -246,6 +249,7 @@ class IcebergSink(StagedFiles):
             UnsupportedTableError: The table is not format v2.
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
+            CommitRefusedError: Other engines would drop rows of what was staged.
             LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         table: Table = view.handle
@@ -256,7 +260,7 @@ class IcebergSink(StagedFiles):
                 changes = schema_changes(schema, view.schema)
             if changes:
                 raise TableChangedError(table=self._name, change="; ".join(changes))
-        self._refuse_lost_specs(table, groups)
+        refuse_unlistable(self._name, table, groups)
 
     def copy_groups(
         self, view: TableView, groups: Sequence[StagedGroup], targets: Sequence[StagedGroup]
@@ -270,7 +274,8 @@ class IcebergSink(StagedFiles):
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        self._refuse_lost_specs(table, [group for group in groups if not group.deleted_keys])
+        with_manifests = [group for group in groups if not group.deleted_keys]
+        refuse_other_specs(self._name, table, with_manifests)
         with self._reading(view, groups) as storage:
             return copied_groups(table, storage, groups, targets)
 
@@ -288,12 +293,13 @@ class IcebergSink(StagedFiles):
 
         Raises:
             TableChangedError: A partition spec is gone.
+            CommitRefusedError: Other engines would drop rows of what was staged.
             StagedFileMissingError: A staged group or one of its files is gone.
             LedgerDamagedError: A manifest is not what the ledger says.
             StoreUnavailableError: The table's storage does not answer.
         """
         table: Table = view.handle
-        self._refuse_lost_specs(table, groups)
+        refuse_unlistable(self._name, table, groups)
         files = {file.path: file.size_bytes for group in groups for file in group.files}
         with self._reading(view, groups) as storage, ThreadPoolExecutor(max_workers=1) as pool:
             asked = pool.submit(storage.sizes, list(files))
@@ -396,18 +402,6 @@ class IcebergSink(StagedFiles):
                 what=f"its property {names[0]} would hide every commit",
                 cure=f"ALTER TABLE ... UNSET TBLPROPERTIES ('{names[0]}')",
             )
-
-    def _refuse_lost_specs(self, table: Table, groups: Sequence[StagedGroup]) -> None:
-        fields = {spec.spec_id: len(spec.fields) for spec in table.metadata.partition_specs}
-        details = {group.path: detail_of(group) for group in groups}
-        if lost := {detail.spec_id for detail in details.values()} - fields.keys():
-            raise TableChangedError(table=self._name, change=f"partition spec {lost} is gone")
-        for path, detail in details.items():
-            # A manifest list with fewer or more fields could not be read.
-            if len(detail.partitions) != fields[detail.spec_id]:
-                raise LedgerDamagedError(
-                    uri=path, reason="it has a different number of partition fields than its spec"
-                )
 
     def _refuse_lost_sources(self, table: Table) -> None:
         known = index_by_id(table.schema())

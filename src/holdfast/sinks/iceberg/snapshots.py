@@ -10,6 +10,7 @@ names, by C code that runs on all threads; only if one is found are entries read
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,6 +22,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
@@ -40,7 +42,7 @@ from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change
 from holdfast.sinks.iceberg.file_io import file_bytes
-from holdfast.sinks.iceberg.joined import listed_manifest
+from holdfast.sinks.iceberg.joined import listed_manifest, refuse_unlistable
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import (
     avro_codec,
@@ -89,6 +91,8 @@ def snapshot_updates(
 
     Raises:
         UnsupportedTableError: The catalog does not show the head of the branch.
+        TableChangedError: A partition spec is gone, or is another one.
+        CommitRefusedError: Other engines would drop rows of what was staged.
     """
     metadata = table.metadata
     ref = metadata.refs.get(branch)
@@ -102,6 +106,8 @@ def snapshot_updates(
         )
     sequence_number = metadata.next_sequence_number()
     removal: Removal | None = change.loss.handle
+    listed = [*change.adds, *(removal.listed if removal else ())]
+    refuse_unlistable(".".join(table.name()), table, listed)
     ours = [listed_manifest(group, snapshot_id) for group in change.adds]
     if removal is None:
         others = live_manifests(table.io, parent)
@@ -123,6 +129,7 @@ def snapshot_updates(
         parent_snapshot_id=parent.snapshot_id if parent else None,
         manifest_list=uri,
         sequence_number=sequence_number,
+        timestamp_ms=_timestamp_ms(metadata),
         summary=_summary(parent, change, notes),
         schema_id=metadata.current_schema_id,
     )
@@ -138,6 +145,21 @@ def snapshot_updates(
             min_snapshots_to_keep=ref.min_snapshots_to_keep if ref else None,
         ),
     )
+
+
+def _timestamp_ms(metadata: TableMetadata) -> int:
+    """Return the time of a new snapshot: now, or after the table's last change.
+
+    Another writer's clock may be ahead. Java loads no table whose logs are out of order.
+    """
+    last = [
+        metadata.last_updated_ms,
+        *(snapshot.timestamp_ms for snapshot in metadata.snapshots),
+        *(entry.timestamp_ms for entry in metadata.snapshot_log),
+        *(entry.timestamp_ms for entry in metadata.metadata_log),
+    ]
+    # Not the same time: PyIceberg would take that for "not set", and write the clock's.
+    return max(time.time_ns() // 1_000_000, max(last) + 1)
 
 
 def _summary(parent: Snapshot | None, change: Change, notes: Mapping[str, str]) -> Summary:

@@ -18,10 +18,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2, new_table_metadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, NestedField
 
+from holdfast.errors import CatalogUnavailableError
+from holdfast.model.lasting import lasts
 from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog, single_post
+from holdfast.sinks.iceberg.file_io import FILE_IO_PATH
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.http_servers import running
 from tests.fakes.iceberg_tables import edit_metadata, new_table
@@ -47,6 +51,9 @@ class TaggingCatalog(ThreadingHTTPServer):
         # What loads were conditional on, and the answer to the next commit.
         self.conditions: list[str | None] = []
         self.posted: tuple[int, bytes] = (200, b"")
+        # What its configuration says besides; and where all requests are sent instead.
+        self.facts: dict[str, Any] = {}
+        self.moved: tuple[int, str] | None = None
 
     def table(self) -> dict[str, Any]:
         """Return its answer to a load, and to a commit that has landed."""
@@ -68,8 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: TaggingCatalog
 
     def do_GET(self) -> None:
+        if self.server.moved and "elsewhere" not in self.path:
+            self.reply(self.server.moved[0], b"")
+            return
         if self.path.startswith("/v1/config"):
-            facts = {"defaults": {}, "overrides": {}, "endpoints": _ENDPOINTS}
+            facts = {"defaults": {}, "overrides": {}, "endpoints": _ENDPOINTS, **self.server.facts}
             self.reply(200, json.dumps(facts).encode())
             return
         condition = self.headers.get("If-None-Match")
@@ -81,13 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.reply(*self.server.posted)
+        moved = self.server.moved
+        self.reply(*((moved[0], b"") if moved else self.server.posted))
 
     def reply(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("ETag", self.server.tag)
         self.send_header("Content-Length", str(len(body)))
+        if self.server.moved:
+            self.send_header("Location", self.server.moved[1])
         self.end_headers()
         self.wfile.write(body)
 
@@ -130,23 +143,114 @@ def test_only_the_catalogs_own_answer_means_that_a_commit_landed(server: Tagging
     catalog = server.catalog()
     table = catalog.load_table("db.t")
     post = single_post(catalog)
-    server.posted = (200, json.dumps(server.table()).encode())
-    post(table, (), ())
+    updates = (AddSnapshotUpdate(snapshot=SNAPSHOT),)
+    server.posted = (200, _answer(server))
+    post(table, (), updates)
+    other = "00000000-0000-0000-0000-000000000000"
     for status, body, error in [
         (200, b"<html>welcome</html>", msgspec.DecodeError),
         (200, b"{}", msgspec.ValidationError),
-        (200, _about_another_table(server), msgspec.ValidationError),
+        (200, _answer(server, **{"table-uuid": other}), msgspec.ValidationError),
+        (200, json.dumps(server.table()).encode(), msgspec.ValidationError),
+        (200, _answer(server, snapshots=[{"snapshot-id": 8}]), msgspec.ValidationError),
         (409, b'{"error": {"message": "m", "type": "t", "code": 409}}', CommitFailedException),
     ]:
         server.posted = (status, body)
         with pytest.raises(error):
-            post(table, (), ())
+            post(table, (), updates)
+    server.posted = (200, _answer(server))
+    with pytest.raises(msgspec.ValidationError, match="lacks the snapshot"):
+        post(table, (), ())
 
 
-def _about_another_table(server: TaggingCatalog) -> bytes:
+SNAPSHOT = Snapshot(snapshot_id=7, manifest_list="s3://bucket/t/metadata/snap-7.avro")
+
+
+def _answer(server: TaggingCatalog, **other: object) -> bytes:
+    """Return an answer to a commit of `SNAPSHOT`, or one whose metadata differs."""
     answer = server.table()
-    answer["metadata"]["table-uuid"] = "00000000-0000-0000-0000-000000000000"
+    answer["metadata"] |= {"snapshots": [{"snapshot-id": 6}, {"snapshot-id": 7}], **other}
     return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_no_request_to_a_catalog_follows_a_redirect(server: TaggingCatalog, code: int) -> None:
+    """A POST that is redirected becomes a GET: its answer shows the table, and nothing landed."""
+    catalog = server.catalog()
+    table = catalog.load_table("db.t")
+    here = f"http://127.0.0.1:{server.server_address[1]}"
+    server.moved = (code, f"{here}/elsewhere/v1/namespaces/db/tables/t?token=hidden")
+    asked = f"{here}/v1/namespaces/db/tables/t"
+    for request in (
+        lambda: single_post(catalog)(table, (), (AddSnapshotUpdate(snapshot=SNAPSHOT),)),
+        lambda: catalog.load_table("db.t"),
+    ):
+        with pytest.raises(Exception, match="answers with a redirect") as raised:
+            request()
+        text = str(raised.value)
+        assert f"{asked} answers with a redirect ({code}) to {here}/elsewhere/v1/" in text
+        assert "hidden" not in text
+        assert "`uri`" in text
+        assert lasts(raised.value)
+    with pytest.raises(CatalogUnavailableError, match="Worth a retry: no"):
+        server.catalog()
+
+
+def test_a_redirected_commit_is_no_commit(server: TaggingCatalog) -> None:
+    """The sink takes the answer for none, and looks."""
+    sink = IcebergSink(server.catalog(), "db.t", "main")
+    table = sink.load().handle
+    server.moved = (301, "http://127.0.0.1:1/v1/namespaces/db/tables/t")
+    outcome = sink._send(table, (AddSnapshotUpdate(snapshot=SNAPSHOT),))  # noqa: SLF001
+    assert outcome is Outcome.UNKNOWN
+
+
+# What a server may not set, by the reason; and what it may.
+NOT_FROM_SERVERS = {
+    "auth": {"type": "custom", "impl": "no.such.Class"},
+    "ssl": {"cabundle": "/no/such/file"},
+    "py-io-impl": "no.such.Io",
+    "py-catalog-impl": "no.such.Catalog",
+    "rest.sigv4-enabled": "true",
+    "snapshot-loading-mode": "refs",
+    "holdfast.credential-provider": "no.such.provider",
+    "oauth2-server-uri": "http://127.0.0.1:1/tokens",
+    "header.Authorization": "Bearer theirs",
+    "header.Cookie": "session=theirs",
+    "header.X-Api-Key": "theirs",
+}
+FROM_SERVERS = {"s3.endpoint": "http://127.0.0.1:2", "prefix": "main", "header.X-Trace": "7"}
+
+
+@pytest.mark.parametrize("part", ["defaults", "overrides"])
+def test_a_server_sets_neither_code_nor_logins_nor_how_it_is_read(
+    server: TaggingCatalog, part: str
+) -> None:
+    """Its configuration comes before anything acts on it: no class is made, no file is opened."""
+    server.facts = {part: {**NOT_FROM_SERVERS, **FROM_SERVERS}}
+    catalog = server.catalog()
+    assert FROM_SERVERS.items() <= catalog.properties.items()
+    assert catalog.properties.keys() & NOT_FROM_SERVERS.keys() == {"py-io-impl"}
+    assert catalog.properties["py-io-impl"] == FILE_IO_PATH
+    assert "theirs" not in str(catalog._session.headers)  # noqa: SLF001 - what it would send.
+    assert catalog._session.headers["X-Trace"] == "7"  # noqa: SLF001 - as above.
+
+
+def test_a_users_own_login_is_not_replaced_by_the_servers(server: TaggingCatalog) -> None:
+    """The user has named them; the server's are left out."""
+    server.facts = {"overrides": dict(NOT_FROM_SERVERS)}
+    mine = {"header.X-Api-Key": "mine", "oauth2-server-uri": "http://127.0.0.1:3/tokens"}
+    catalog = open_catalog("lake", {"uri": server.catalog().uri, **mine})
+    assert mine.items() <= catalog.properties.items()
+
+
+def test_what_a_server_sends_beside_a_table_names_no_code(server: TaggingCatalog) -> None:
+    """Workers get these settings, too."""
+    server.config = {"s3.region": "r", "py-io-impl": "x", "holdfast.credential-provider": "x"}
+    table = server.catalog().load_table("db.t")
+    assert table.io.properties["s3.region"] == "r"
+    assert table.io.properties["py-io-impl"] == FILE_IO_PATH
+    assert "holdfast.credential-provider" not in table.io.properties
 
 
 def _table(folder: Path, snapshots: int) -> IcebergSink:

@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
+from pyiceberg.expressions import LessThan
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+from pyiceberg.manifest import DATA_FILE_TYPE, DEFAULT_READ_VERSION, DataFile
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DoubleType,
+    FloatType,
     IcebergType,
     ListType,
     LongType,
@@ -28,7 +32,12 @@ from pyiceberg.types import (
 )
 
 from holdfast.errors import UnsupportedTableError
-from holdfast.sinks.iceberg.data_file import WriteOptions, dictionary_columns
+from holdfast.sinks.iceberg.data_file import (
+    WriteOptions,
+    dictionary_columns,
+    drop_unsound_bounds,
+)
+from holdfast.sinks.iceberg.manifests import NewManifest
 from tests.fakes.iceberg_tables import local_path, parquet_metadata, rows_of, write, writer_spec
 
 # The Parquet writer omits a row group's statistics when a value is longer than this.
@@ -182,6 +191,98 @@ def test_a_row_group_of_only_nans_loses_the_bounds(tmp_path: Path) -> None:
     """NaN cannot be in bounds, but a reader must still find these rows."""
     file = row_groups(tmp_path, DoubleType(), [float("nan")] * 2, [1.0, 2.0])
     assert bounds(file, 1, DoubleType()) == (None, None)
+
+
+NAN = float("nan")
+FLOATS = Schema(
+    NestedField(1, "f", FloatType()),
+    NestedField(2, "d", DoubleType()),
+    NestedField(
+        3, "s", StructType(NestedField(4, "d", DoubleType()), NestedField(5, "i", LongType()))
+    ),
+    NestedField(6, "l", ListType(7, DoubleType(), element_required=False)),
+)
+
+
+def float_rows(*values: float | None) -> pa.RecordBatch:
+    """Return rows that have each value in a float, in a double, in a struct and in a list."""
+    doubles = pa.array(values, pa.float64())
+    inner = pa.StructArray.from_arrays([doubles, pa.nulls(len(values), pa.int64())], ["d", "i"])
+    lists = pa.array([[value] for value in values], pa.list_(pa.float64()))
+    return pa.RecordBatch.from_arrays(
+        [doubles.cast(pa.float32()), doubles, inner, lists], names=["f", "d", "s", "l"]
+    )
+
+
+def test_nans_are_counted_in_every_column_that_has_bounds(tmp_path: Path) -> None:
+    """Other engines take a file with bounds and without such a count for one without NaN.
+
+    Then `DELETE ... WHERE d < 5` drops the whole file by its metadata alone.
+    """
+    batches = [float_rows(1.0, None), float_rows(NAN, 2.0, NAN)]
+    small = {"write.parquet.row-group-limit": "1"}
+    (file,) = write(writer_spec(tmp_path, FLOATS, properties=small), *batches)
+    assert file.nan_value_counts == {1: 2, 2: 2, 4: 2}
+
+
+def test_bounds_are_kept_beside_nans(tmp_path: Path) -> None:
+    """Bounds are those of the numbers; a file without NaN says so."""
+    (some,) = write(writer_spec(tmp_path, FLOATS), float_rows(1.0, NAN, None, 2.0))
+    assert some.nan_value_counts == {1: 1, 2: 1, 4: 1}
+    assert bounds(some, 4, DoubleType()) == (1.0, 2.0)
+    (none,) = write(writer_spec(tmp_path, FLOATS), float_rows(1.0, None), task="job-0-1")
+    assert none.nan_value_counts == {1: 0, 2: 0, 4: 0}
+    assert bounds(none, 1, FloatType()) == (1.0, 1.0)
+
+
+def test_a_nan_inside_a_struct_that_is_null_is_not_counted(tmp_path: Path) -> None:
+    """Such a value is not stored, so it is not in the file."""
+    schema = Schema(NestedField(1, "s", StructType(NestedField(2, "d", DoubleType()))))
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([NAN, NAN, 1.0])], ["d"], mask=pa.array([True, False, False])
+    )
+    (file,) = write(writer_spec(tmp_path, schema), pa.RecordBatch.from_arrays([hidden], ["s"]))
+    assert file.nan_value_counts == {2: 1}
+
+
+def test_columns_without_statistics_are_not_searched_for_nan(tmp_path: Path) -> None:
+    """With mode "none" a column has neither bounds nor counts; with "counts" it has counts."""
+    of_column = "write.metadata.metrics.column"
+    modes = {f"{of_column}.f": "none", f"{of_column}.d": "counts"}
+    spec = writer_spec(tmp_path, FLOATS, properties=modes)
+    (file,) = write(spec, float_rows(1.0, NAN))
+    assert file.nan_value_counts == {2: 1, 4: 1}
+    assert set(file.lower_bounds or {}) == {4}
+
+
+def test_no_strict_reader_takes_a_file_with_nan_for_one_without(tmp_path: Path) -> None:
+    """PyIceberg decides by metadata alone whether a delete drops a whole file, as Java does."""
+    (file,) = write(writer_spec(tmp_path, FLOATS), float_rows(1.0, NAN))
+    for column in ("f", "d", "s.d"):
+        assert not _StrictMetricsEvaluator(FLOATS, LessThan(term=column, value=5.0)).eval(file)
+    (plain,) = write(writer_spec(tmp_path, FLOATS), float_rows(1.0), task="job-0-1")
+    assert _StrictMetricsEvaluator(FLOATS, LessThan(term="d", value=5.0)).eval(plain)
+
+
+def test_bounds_without_a_count_of_nan_are_not_listed(tmp_path: Path) -> None:
+    """A manifest drops bounds that others would misread, wherever its entries come from."""
+    (file,) = write(writer_spec(tmp_path, FLOATS), float_rows(1.0, 2.0))
+    before = dict(file.lower_bounds or {})
+    drop_unsound_bounds(file, FLOATS)
+    assert file.lower_bounds == before
+    assert set(before) == {1, 2, 4}
+    file[file_field("nan_value_counts")] = {4: 0}
+    made = NewManifest.of(FLOATS, UNPARTITIONED_PARTITION_SPEC, {}, [file])
+    assert set(file.lower_bounds or {}) == set(file.upper_bounds or {}) == {4}
+    assert made.detail["has_sound_bounds"] is True
+    file[file_field("lower_bounds")] = {5: b"", 99: b""}
+    drop_unsound_bounds(file, FLOATS)
+    assert file.lower_bounds == {5: b""}, "a column that the schema lacks may be of any type"
+
+
+def file_field(name: str) -> int:
+    """Return where PyIceberg's record of a data file has a field."""
+    return [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields].index(name)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def test_a_merged_manifest_says_what_the_others_say(tmp_path: Path) -> None:
         properties={},
         data_files=files,
     )
-    assert whole.detail == {name: one.detail[name] for name in ("spec_id", "partitions")}
+    of_all = ("spec_id", "spec", "has_sound_bounds", "partitions")
+    assert whole.detail == {name: one.detail[name] for name in of_all}
     assert whole.files == one.files
 
 
