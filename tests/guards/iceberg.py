@@ -117,7 +117,7 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/catalog.py",
         before="        self.properties = {**_from_server(self.properties), **own}\n",
         after="",
-        test=f"{_HISTORY} -k 'neither_code or users_own'",
+        test=f"{_HISTORY} -k neither_code",
     ),
     Guard(
         name="Iceberg: what comes beside a table names no code",
@@ -152,7 +152,7 @@ ICEBERG_GUARDS = (
         file="sinks/iceberg/snapshots.py",
         before='    refuse_unlistable(".".join(table.name()), table, listed)\n',
         after="",
-        test=f"{_SINK} -k 'given_again or unsound'",
+        test=f"{_SINK} -k unsound",
     ),
     Guard(
         name="Iceberg: bounds without counts of NaN do not land",
