@@ -8,9 +8,38 @@ _RUNS = "tests/unit/engine/test_columns.py -k"
 _MOVED = "tests/unit/engine/test_columns_moved.py -k"
 _FILES = "tests/unit/sinks/lance/test_column_files.py -k"
 _PAGES = "tests/unit/sinks/lance/test_pages.py -k"
+_INDICES = "tests/unit/engine/test_columns_indices.py -k"
 _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 
 COLUMN_GUARDS = (
+    Guard(
+        name="columns: no index covers fragments whose columns are computed again",
+        file=_COLUMNS,
+        before="        if self._work.is_update and not self._is_uncovered(fill):\n",
+        after="        if False:\n",
+        test=f"{_INDICES} nested_column",
+    ),
+    Guard(
+        name="columns: an index that was built since covers them again",
+        file=_COLUMNS,
+        before="        return not History(self._place.open()).has_new_index(done.version)\n",
+        after="        return True\n",
+        test=f"{_INDICES} between_look_and_post",
+    ),
+    Guard(
+        name="columns: a version that takes fragments out of indices may undo what was cleaned up",
+        file="sinks/lance/post.py",
+        before="is_whole=History(landed).shows(self._base.version)",
+        after="is_whole=True",
+        test=f"{_INDICES} does_not_see",
+    ),
+    Guard(
+        name="columns: an update in place leaves no trace unless it changes no fragment",
+        file="sinks/lance/history.py",
+        before="_fragments(self.opened(version)) == _fragments(self.opened(version - 1))\n",
+        after="True\n",
+        test=f"{_MOVED} proves_nothing",
+    ),
     Guard(
         name="columns: a new column gets a number that no dropped one had",
         file="sinks/lance/fields.py",

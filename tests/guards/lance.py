@@ -50,8 +50,8 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: a post names all fragments, so nothing else may have come since",
         file="sinks/lance/post.py",
-        before="operation=merge, ",
-        after="operation=LanceOperation.Append(self.fragments), ",
+        before="        landed = self._commit(merge)\n",
+        after="        landed = self._commit(LanceOperation.Append(list(self.fragments)))\n",
         test=_CONTRACT,
     ),
     Guard(
@@ -71,7 +71,7 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: versions that were cleaned away since the look stop a post",
         file="sinks/lance/post.py",
-        before="if not self._lets_pass(dataset.version) or ",
+        before="if not self._lets_pass(base.version) or ",
         after="if ",
         test=_CLEANED,
     ),
@@ -113,8 +113,8 @@ LANCE_GUARDS = (
     Guard(
         name="Lance: what Lance refuses as a conflict is one",
         file="sinks/lance/post.py",
-        before="        except CommitConflictError:\n            return Outcome.CONFLICT, 0\n",
-        after="        except CommitConflictError:\n            return Outcome.UNKNOWN, 0\n",
+        before="        except CommitConflictError:\n            return Outcome.CONFLICT\n",
+        after="        except CommitConflictError:\n            return Outcome.UNKNOWN\n",
         test=_ANSWERS,
     ),
     Guard(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,25 @@ class _Fill:
     schema: Any
 
 
+# How long fragments count as taken out of the indices: a build that began since reads what they
+# hold now. Taking them out for each attempt would double the commits that a busy table sees.
+_UNCOVERED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncovered:
+    """Fragments that no index on the columns covers, since a version."""
+
+    version: int
+    fragments: frozenset[int]
+    at: float
+
+
 class LanceColumnSink(LanceSink):
     """One Lance dataset, of which columns are computed."""
 
     work: ColumnWork | None = None
+    _uncovered: _Uncovered | None = None
     # How many rows others had appended when the loss was computed.
     _appended: int = 0
 
@@ -263,6 +279,7 @@ class LanceColumnSink(LanceSink):
         """
         history: History = view.handle
         fill: _Fill = change.loss.handle
+        own = field_ids(fill.schema, self._work.schema.names)
         changes = mark_changes(metadata_of(history.dataset), run_id, mark, view.uuid)
         post = Post(
             place=self._place,
@@ -271,11 +288,36 @@ class LanceColumnSink(LanceSink):
             changed=fill.fragments,
             notes={"holdfast.run": run_id, MARK_NOTE: mark_text(mark)},
         )
+        if self._work.is_update and not self._is_uncovered(fill):
+            # The columns are posted on the version that this makes, so it has no mark.
+            version = replace(post, notes={"holdfast.run": run_id}).uncover(own)
+            if version is not None:
+                self._uncovered = _Uncovered(version, frozenset(fill.fragments), time.monotonic())
+            return Outcome.UNSENT
         outcome, version = post.send()
         if outcome is Outcome.LANDED and version != mark.snapshot_id:
             # A setting or an index was committed in between: the next look shows the true version.
             return Outcome.UNKNOWN
         return outcome
+
+    def _is_uncovered(self, fill: _Fill) -> bool:
+        """Whether no index on the columns covers the fragments that change.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+            TableMissingError: The dataset is gone.
+        """
+        done, now = self._uncovered, time.monotonic()
+        if not fill.fragments:
+            return True
+        if (
+            done is None
+            or now - done.at > _UNCOVERED_S
+            or not done.fragments >= fill.fragments.keys()
+        ):
+            return False
+        # An index that was built since may cover them.
+        return not History(self._place.open()).has_new_index(done.version)
 
     def rows_without_columns(self) -> int:
         """Return how many rows have no value, because others have appended them since."""

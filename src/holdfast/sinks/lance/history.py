@@ -184,6 +184,29 @@ class History:
         except GoneError:
             return False
 
+    def shows(self, base: int) -> bool:
+        """Whether every version since a base exists.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        try:
+            return all(self.step(version) for version in range(base + 1, self.dataset.version))
+        except GoneError:
+            return False
+
+    def has_new_index(self, since: int) -> bool:
+        """Whether an index may have been built after a version: true if that is not known.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        try:
+            steps = [self.step(version) for version in range(since + 1, self.dataset.version + 1)]
+        except GoneError:
+            return True
+        return any(step.kind == "CreateIndex" for step in steps)
+
     def is_followed(self, landed: int, is_marked: Callable[[lance.LanceDataset], bool]) -> bool:
         """Whether the versions after this one were built on it.
 
@@ -265,9 +288,11 @@ class History:
 
     def _traces_rows(self, version: int) -> bool:
         step = self.step(version)
-        if step.is_in_place or step.kind != _PASSING[-1]:
+        # An update of columns may only take fragments out of indices. The other may be an operation
+        # of the future: one that reserves numbers changes no fragment.
+        may_be_empty = step.kind == _PASSING[-1] or (step.kind == "Update" and step.is_in_place)
+        if not may_be_empty:
             return not step.is_in_place
-        # It may be an operation of the future: one that reserves numbers changes no fragment.
         return _fragments(self.opened(version)) == _fragments(self.opened(version - 1))
 
     def opened(self, version: int) -> lance.LanceDataset:

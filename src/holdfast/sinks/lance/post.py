@@ -8,7 +8,7 @@ if nothing but indices and settings has changed since the version that it was bu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -250,32 +250,94 @@ class Post:
             CommitRefusedError: The store refused permanently.
             TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
         """
-        dataset: LanceDataset = self.view.handle.dataset
-        there = [fragment.metadata for fragment in dataset.get_fragments()]
-        there = [self.changed.get(fragment.id, fragment) for fragment in there]
-        # A new column may be NULL, so other writers' appends may land on top of it.
         merge = LanceOperation.Merge(
-            [*there, *self.fragments], self.schema, preserves_nullability=True
+            [*self._fragments(), *self.fragments],
+            self.schema,
+            # A new column may be NULL, so other writers' appends may land on top of it.
+            preserves_nullability=True,
         )
+        landed = self._commit(merge)
+        if isinstance(landed, Outcome):
+            return landed, 0
+        base = self._base.version
+        self._refuse_stray(landed, is_whole=History(landed).lets_pass(base, below=landed.version))
+        return Outcome.LANDED, int(landed.version)
+
+    def uncover(self, fields: Collection[int]) -> int | None:
+        """Take the fragments that change out of the indices on some columns, in one version.
+
+        Lance's merge does this only for columns whose numbers a fragment's files name, and not at
+        all for an index that is being built: it would answer with the values from before. The
+        version that is made here holds the same rows, which searches find without the indices.
+
+        Args:
+            fields: The numbers of the columns, and of all columns above and below them.
+
+        Returns:
+            The version; None if it was not made: the dataset must be looked at again.
+
+        Raises:
+            CommitRefusedError: The store refused permanently.
+            TableChangedError: It landed in a dataset that was recreated, or cleaned up meanwhile.
+            StoreUnavailableError: The store does not answer.
+        """
+        there = self._base.get_fragments()
+        update = LanceOperation.Update(
+            updated_fragments=[part.metadata for part in there if part.fragment_id in self.changed],
+            fields_modified=sorted(fields),
+            update_mode="rewrite_columns",
+        )
+        landed = self._commit(update)
+        if isinstance(landed, Outcome):
+            return None
+        self._refuse_stray(landed, is_whole=History(landed).shows(self._base.version))
+        return int(landed.version)
+
+    @property
+    def _base(self) -> LanceDataset:
+        """The dataset as it was looked at."""
+        dataset: LanceDataset = self.view.handle.dataset
+        return dataset
+
+    def _fragments(self) -> list[FragmentMetadata]:
+        there = [fragment.metadata for fragment in self._base.get_fragments()]
+        return [self.changed.get(fragment.id, fragment) for fragment in there]
+
+    def _commit(self, operation: LanceOperation.BaseOperation) -> LanceDataset | Outcome:
+        """Send one request, and return the version that it made, or what is known otherwise.
+
+        Raises:
+            CommitRefusedError: The store refused permanently.
+            StoreUnavailableError: The store does not answer.
+        """
+        base = self._base
         transaction = Transaction(
-            read_version=dataset.version, operation=merge, transaction_properties=dict(self.notes)
+            read_version=base.version, operation=operation, transaction_properties=dict(self.notes)
         )
         # Right before the post: Lance itself does not notice versions that were cleaned up since,
         # or another dataset in the same location.
-        if not self._lets_pass(dataset.version) or read_identity(self.place) != self.view.uuid:
-            return Outcome.UNSENT, 0
+        if not self._lets_pass(base.version) or read_identity(self.place) != self.view.uuid:
+            return Outcome.UNSENT
         failpoint("before-lance-commit")
         try:
-            landed = LanceDataset.commit(dataset, transaction, max_retries=0)
+            return LanceDataset.commit(base, transaction, max_retries=0)
         except CommitConflictError:
-            return Outcome.CONFLICT, 0
+            return Outcome.CONFLICT
         except Exception as error:  # noqa: BLE001 - lost answers have any shape.
-            return self._outcome_of(error), 0
-        if not History(landed).lets_pass(dataset.version, below=landed.version):
+            return self._outcome_of(error)
+
+    def _refuse_stray(self, landed: LanceDataset, *, is_whole: bool) -> None:
+        """Stop if a version may undo what others have done, or is in another dataset.
+
+        Raises:
+            TableChangedError: It is.
+            StoreUnavailableError: The store does not answer.
+        """
+        if not is_whole:
             raise TableChangedError(
                 table=self.place.uri,
                 change=(
-                    f"versions since {dataset.version} were cleaned up while version "
+                    f"versions since {self._base.version} were cleaned up while version "
                     f"{landed.version} was posted, which may undo their changes: check, and "
                     f"if it does, restore version {landed.version - 1}"
                 ),
@@ -288,7 +350,6 @@ class Post:
                     f"which refers to files that are gone: restore version {landed.version - 1}"
                 ),
             )
-        return Outcome.LANDED, int(landed.version)
 
     def _outcome_of(self, error: Exception) -> Outcome:
         """Return the outcome that an error means.
