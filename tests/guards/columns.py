@@ -13,6 +13,13 @@ _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 
 COLUMN_GUARDS = (
     Guard(
+        name="columns: JSON, which no start could put together, is refused at the beginning",
+        file="sinks/lance/fields.py",
+        before="        if is_json(column):\n",
+        after="        if False:\n",
+        test="tests/unit/engine/test_columns_types.py -k json",
+    ),
+    Guard(
         name="columns: no index covers fragments whose columns are computed again",
         file=_COLUMNS,
         before="        if self._work.is_update and not self._is_uncovered(fill):\n",

@@ -497,7 +497,7 @@ class Assembler:
         if low == high:
             return schema.empty_table(), live[low:high]
         found = fragment.scanner(columns=schema.names, offset=int(low), limit=int(high - low))
-        return found.to_table().select(schema.names).cast(schema), live[low:high]
+        return _own_nulls(found.to_table().select(schema.names)).cast(schema), live[low:high]
 
     def _damaged(self, work: Assembly, reason: str) -> LedgerDamagedError:
         where = f"{self.columns.table} (fragment {work.fragment})"
@@ -516,4 +516,22 @@ def _taken(reader: LanceFileReader, rows: Positions, schema: pa.Schema) -> pa.Ta
         found = reader.read_range(first, len(rows), batch_size=len(rows))
     else:
         found = reader.take_rows(rows.tolist(), batch_size=len(rows))
-    return found.to_table().select(schema.names).cast(schema)
+    return _own_nulls(found.to_table().select(schema.names)).cast(schema)
+
+
+def _own_nulls(rows: pa.Table) -> pa.Table:
+    """Return rows whose dictionaries have no NULL among their values: Arrow joins no such two.
+
+    Files of format 2.0 are read so. A NULL in the list of numbers means the same.
+    """
+    for at, column in enumerate(rows.columns):
+        if any(pa.types.is_dictionary(c.type) and c.dictionary.null_count for c in column.chunks):
+            chunks = [_numbered_anew(chunk) for chunk in column.chunks]
+            rows = rows.set_column(at, rows.field(at), pa.chunked_array(chunks, column.type))
+    return rows
+
+
+def _numbered_anew(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    found, kind = array.dictionary_decode().dictionary_encode(), array.type
+    numbers = found.indices.cast(kind.index_type)
+    return pa.DictionaryArray.from_arrays(numbers, found.dictionary, ordered=kind.ordered)

@@ -51,6 +51,7 @@ from holdfast.sinks.lance.column_files import (
 )
 from holdfast.sinks.lance.dataset import DatasetPlace
 from holdfast.sinks.lance.fields import (
+    as_stored,
     fitted,
     numbers_in_dataset,
     refuse_first_format,
@@ -135,7 +136,7 @@ class LanceColumnSink(LanceSink):
             pins: The rows.
             is_update: Whether the columns are there already.
         """
-        self.work = ColumnWork(schema=schema, is_update=is_update, pins=pins)
+        self.work = ColumnWork(schema=as_stored(schema), is_update=is_update, pins=pins)
 
     def fit(self, schema: pa.Schema | None, *, is_update: bool) -> pa.Schema:
         """Return columns as they will be in the dataset.
@@ -150,7 +151,7 @@ class LanceColumnSink(LanceSink):
         dataset = self._place.open()
         if schema is not None:
             found = fitted(dataset.schema, schema, is_update=is_update)
-            refuse_unwritable(found, dataset.data_storage_version)
+            refuse_unwritable(as_stored(found), dataset.data_storage_version)
             return found
         if is_update:
             return pa.schema([])  # There is nothing to do.

@@ -65,6 +65,11 @@ def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema
             raise SettingsError(
                 what=f"column {column.name!r} is a blob column", cure="give its values as binary"
             )
+        if is_json(column):
+            raise SettingsError(
+                what=f"column {column.name!r} is a JSON column, which cannot be put together",
+                cure="compute the text in a column of type pa.string()",
+            )
     return found
 
 
@@ -109,6 +114,44 @@ def has_nulls_only(kind: pa.DataType) -> bool:
         return True
     below = (kind.field(number).type for number in range(kind.num_fields))
     return any(map(has_nulls_only, below))
+
+
+_JSON = (b"arrow.json", b"lance.json")
+
+
+def is_json(column: pa.Field) -> bool:
+    """Whether a column, or one inside it, holds JSON, which Lance encodes in a way of its own."""
+    kind = column.type
+    name = getattr(kind, "extension_name", "").encode()
+    name = name or (column.metadata or {}).get(b"ARROW:extension:name", b"")
+    below = (kind.field(number) for number in range(kind.num_fields))
+    return name in _JSON or any(map(is_json, below))
+
+
+def as_stored(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the types that Lance gives them: views become texts and binaries.
+
+    Arrow cannot put the rows of views in another order.
+    """
+    return pa.schema([_as_stored(column) for column in schema], schema.metadata)
+
+
+# The types that Lance gives to views.
+_STORED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def _as_stored(column: pa.Field) -> pa.Field:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_as_stored(field) for field in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_as_stored(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_as_stored(kind.value_field))
+    elif pa.types.is_map(kind):
+        key, item = _as_stored(kind.key_field), _as_stored(kind.item_field)
+        kind = pa.map_(key, item, keys_sorted=kind.keys_sorted)
+    return column.with_type(_STORED.get(kind, kind))
 
 
 def is_blob(column: pa.Field) -> bool:
