@@ -101,11 +101,13 @@ def open_table(  # noqa: PLR0913 - each is another fact of the table.
     if isinstance(target, LanceTable):
         with _installed("a Lance dataset", "lance"):
             from holdfast.sinks.lance import sink as lance  # noqa: PLC0415 - lance is optional.
+            from holdfast.sinks.lance.fields import refuse_other_pylance  # noqa: PLC0415
 
             if target.namespace is not None:  # Loading it takes a second.
                 from holdfast.sinks.lance.namespaces import located  # noqa: PLC0415
 
                 target = located(target, before_create if create is not None else None)
+        refuse_other_pylance()
         return lance.open_sink(
             target,
             settings_under=settings_under,
@@ -142,11 +144,14 @@ def open_columns(
 
     Raises:
         MissingExtraError: Lance is not installed.
+        SettingsError: It is a version that a post could not be made with.
     """
     with _installed("a Lance dataset", "lance"):
         from holdfast.sinks.lance import columns as lance  # noqa: PLC0415 - lance is optional.
+        from holdfast.sinks.lance.fields import refuse_other_pylance  # noqa: PLC0415
         from holdfast.sources.lance_columns import PinnedColumnScan  # noqa: PLC0415
 
+    refuse_other_pylance()
     sink = lance.open_sink(target, partial(_settings_under, session))
     scan = LanceScan(uri=sink.place.uri, columns=tuple(columns), where=where)
     return sink, PinnedColumnScan(scan, sink.place)

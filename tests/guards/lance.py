@@ -13,6 +13,13 @@ _NAMESPACES = "tests/unit/sinks/lance/test_namespaces.py"
 
 LANCE_GUARDS = (
     Guard(
+        name="Lance: a pylance that no post can be made with is refused at the beginning",
+        file="sinks/lance/fields.py",
+        before="    if problem:\n",
+        after="    if False:\n",
+        test="tests/unit/sinks/lance/test_fields.py",
+    ),
+    Guard(
         name="lance: the first file format, which loses NULLs, is refused",
         file="sinks/lance/sink.py",
         before="        refuse_first_format(self.name, dataset)\n",

@@ -61,7 +61,9 @@ def views() -> Iterator[tuple[str, pa.DataType, Callable[[int], Any]]]:
             yield version, pa.map_(text, text), lambda number: [("k", f"t{number}")]
 
 
-@pytest.mark.parametrize(("version", "kind", "value"), list(views()), ids=str)
+@pytest.mark.parametrize(
+    ("version", "kind", "value"), list(views()), ids=[f"{one[0]} {one[1]}" for one in views()]
+)
 def test_views_are_put_together(
     rig: ColumnRig,
     version: Any,  # noqa: ANN401 - a literal.

@@ -289,9 +289,15 @@ def test_a_package_with_private_names_has_an_upper_bound(package: str) -> None:
     assert {name for name in PRIVATE_NAMES[package] if f"`{name}`" not in page} == set()
 
 
+def test_pylance_has_an_upper_bound() -> None:
+    """Schemas are copied by what pickle sees of them, which no version promises to keep."""
+    (pinned,) = locked("dev.txt", "pylance")
+    assert bound(DECLARED["pylance"], "<") == Version(f"{pinned.major + 1}")
+
+
 def test_no_other_package_has_an_upper_bound() -> None:
-    """A bound keeps users from versions that may work; private names and pandas 3 justify one."""
+    """A bound keeps users from versions that may work: the page of dependencies justifies each."""
     bounded = {
         name for name, requirement in DECLARED.items() if bound(requirement, "<") is not None
     }
-    assert bounded == {*PRIVATE_NAMES, "pandas"}
+    assert bounded == {*PRIVATE_NAMES, "pandas", "pylance"}

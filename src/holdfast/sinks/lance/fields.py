@@ -8,18 +8,52 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import lance
 import pyarrow as pa
-from lance import LanceDataset
+from lance import LanceDataset, LanceOperation
 from lance.blob import BlobType
 from lance.schema import LanceSchema
 
 from holdfast.errors import LedgerDamagedError, SettingsError, UnsupportedTableError
 from holdfast.reading.lance_rows import all_field_ids
 from holdfast.sinks.base import NUMBER_COLUMN
+from holdfast.sinks.lance.post import with_metadata
 from holdfast.text import reason_and_cause
+
+# ---- Whether this pylance does what the post relies on
+
+# A number that the tried schema does not have.
+_NUMBER = 40
+_TRIED = pa.schema([pa.field("a", pa.struct([pa.field("b", pa.int64())]))])
+
+
+@lru_cache(maxsize=1)
+def refuse_other_pylance() -> None:
+    """Refuse a pylance that a post could not be made with, before a row is paid for.
+
+    Raises:
+        SettingsError: It lacks an argument, or keeps schemas in a form that is not known here.
+    """
+    try:
+        LanceOperation.Merge([], LanceSchema.from_pyarrow(_TRIED), preserves_nullability=True)
+        marked = with_metadata(LanceSchema.from_pyarrow(_TRIED), {"mark": "1"})
+        found = _with_fields(marked, _TRIED, _NUMBER)
+        numbers = [(field.id(), field.children()[0].id()) for field in found.fields()]
+        is_known = (found.to_pyarrow().metadata, numbers) == (
+            {b"mark": b"1"},
+            [(0, 1), (_NUMBER, _NUMBER + 1)],
+        )
+        problem = "" if is_known else "its schemas are not copied as they are"
+    except Exception as error:  # noqa: BLE001 - another version fails in its own way.
+        problem = str(error)
+    if problem:
+        raise SettingsError(
+            what=f"pylance {lance.__version__} cannot be used for a commit: {problem}",
+            cure='install a version that was tested: pip install "holdfast[lance]"',
+        )
 
 
 # ---- Which columns a run may compute
@@ -169,11 +203,13 @@ def with_fields(dataset: LanceDataset, added: pa.Schema) -> Any:  # noqa: ANN401
     Lance has no way to do this that keeps the numbers of the others. It stores each field as a
     message of its own, in which the number and that of the field above are put in.
     """
-    schema: Any = dataset.lance_schema
+    return _with_fields(dataset.lance_schema, added, next_field_id(dataset))
+
+
+def _with_fields(schema: Any, added: pa.Schema, first: int) -> Any:  # noqa: ANN401 - LanceSchema.
     new: Any = LanceSchema.from_pyarrow(added)
     rebuild, (text, *fields) = schema.__reduce__()
     _, (_, *more) = new.__reduce__()
-    first = next_field_id(dataset)
     return rebuild(text, *fields, *(_renumbered(field, first) for field in more))
 
 
