@@ -23,6 +23,9 @@ _COMPARED: Mapping[Compared, str] = {
 }
 _KILO = 1000
 _NEXT = "run.staged_rows() shows the rows, run.commit() commits them"
+# Lance's optimize_indices() may bring back what an index of several parts answered before
+# update_columns.
+_REBUILD = "optimize_indices() adds new rows; after update_columns build it again (replace=True)"
 # Sums of costs are rounded.
 _ROUNDING = 1e-9
 _MINUTE_S = 60
@@ -167,7 +170,7 @@ class Report:
             made = [f"{rows:,} by {code[:8]}" for code, rows in self.rows_by_code.items()]
             lines.append(("code", ", ".join(made)))
         lines += [
-            ("index", f"{name} does not cover {rows:,} rows yet: optimize_indices() adds them")
+            ("index", f"{name} does not cover {counted(rows, 'row')} yet: {_REBUILD}")
             for name, rows in self.unindexed_rows.items()
         ]
         if self.advice:

@@ -200,6 +200,24 @@ def test_an_optimized_index_that_began_before_the_post_answers_rightly(
     assert rig.dataset().to_table(filter="id = -31")["v"].to_pylist() == ["v31"]
 
 
+@pytest.mark.parametrize("index", ["BTREE", "BITMAP"])
+def test_an_index_that_is_built_again_answers_rightly(rig: ColumnRig, index: str) -> None:
+    """Also one of several parts, in which Lance's `optimize_indices` brings old answers back."""
+    rig.make()
+    rig.dataset().create_scalar_index("id", index)
+    rig.append(30, 31)
+    rig.dataset().optimize.optimize_indices(num_indices_to_merge=0)
+    rig.start(
+        lambda batch: {"id": pc.multiply(batch["id"], -1)},
+        columns=["id"],
+        where=pc.field("id") < 10,
+    )
+    rig.dataset().create_scalar_index("id", index, replace=True)
+    assert rig.sink().unindexed_rows() == {}
+    for asked, found in ((3, []), (-3, ["v3"]), (31, ["v31"])):
+        assert rig.dataset().to_table(filter=f"id = {asked}")["v"].to_pylist() == found
+
+
 @pytest.mark.parametrize("changes", [1, 2])
 def test_an_index_made_between_look_and_post_answers_rightly(rig: ColumnRig, changes: int) -> None:
     """Also if it was begun after the fragments had been taken out of the others."""

@@ -167,3 +167,11 @@ def test_a_report_says_how_many_files_of_deletes_there_are() -> None:
     report = replace(REPORT, replaced_rows=1, replaced_files=1, delete_files=1)
     line = "  replaced  1 row in 1 file, by 1 file of position deletes"
     assert line in str(report).splitlines()
+
+
+def test_a_report_says_how_rows_get_into_an_index() -> None:
+    """What adds new rows may bring back old answers for rows that were computed again."""
+    text = str(replace(REPORT, unindexed_rows={"a": 1, "b": 2_000}))
+    cure = "optimize_indices() adds new rows; after update_columns build it again (replace=True)"
+    assert f"  index     a does not cover 1 row yet: {cure}" in text.splitlines()
+    assert f"  index     b does not cover 2,000 rows yet: {cure}" in text.splitlines()
