@@ -204,7 +204,7 @@ COLUMN_GUARDS = (
     Guard(
         name="columns: pages of other columns are not put together",
         file="sinks/lance/pages.py",
-        before="        if same != (like.version, like.schema, like.encodings):\n",
+        before="        if not _are_alike(pages, like):\n",
         after="        if False:\n",
         test=f"{_PAGES} other_columns",
     ),

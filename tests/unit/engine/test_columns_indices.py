@@ -63,8 +63,8 @@ def _nearest(dataset: Any, value: Any) -> list[int]:  # noqa: ANN401
 
 
 def _vectors(number: int, after: int) -> list[list[float]]:
-    found: list[float] = np.random.default_rng(number).random(8).tolist()
-    return [[-one for one in found] if after else found]
+    found: list[float] = (np.random.default_rng(number).random(8) * (1 - 2 * after)).tolist()
+    return [found]
 
 
 def _labels(number: int, after: int) -> list[str]:

@@ -62,7 +62,9 @@ def views() -> Iterator[tuple[str, pa.DataType, Callable[[int], Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "value"), list(views()), ids=[f"{one[0]} {one[1]}" for one in views()]
+    ("version", "kind", "value"),
+    list(views()),
+    ids=[f"{version} {kind}" for version, kind, _ in views()],
 )
 def test_views_are_put_together(
     rig: ColumnRig,

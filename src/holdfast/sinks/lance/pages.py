@@ -123,8 +123,7 @@ def joined(files: Sequence[tuple[str, Pages]]) -> list[Piece]:
     columns: list[list[Page]] = [[] for _ in like.columns]
     rows = size_bytes = 0
     for path, pages in files:
-        same = (pages.version, pages.schema, pages.encodings)
-        if same != (like.version, like.schema, like.encodings):
+        if not _are_alike(pages, like):
             raise OtherPagesError(f"{path} has other columns than {files[0][0]}")
         for column, own in zip(columns, pages.columns, strict=True):
             column += [_moved(page, size_bytes, rows) for page in own]
@@ -136,6 +135,29 @@ def joined(files: Sequence[tuple[str, Pages]]) -> list[Piece]:
         like, rows=rows, size_bytes=size_bytes, columns=tuple(tuple(some) for some in columns)
     )
     return [*pieces, end_of(whole)]
+
+
+def _are_alike(one: Pages, other: Pages) -> bool:
+    """Whether two files have the same columns, encoded in the same way.
+
+    Lance writes what a column has as metadata in a random order.
+
+    Raises:
+        OtherPagesError: A description cannot be read.
+    """
+    if (one.version, one.encodings) != (other.version, other.encodings):
+        return False
+    try:
+        return one.schema == other.schema or _ordered(one.schema) == _ordered(other.schema)
+    except (ValueError, IndexError) as error:
+        raise OtherPagesError(f"columns that are not known: {error}") from error
+
+
+def _ordered(schema: bytes) -> list[list[tuple[int, int | bytes]]]:
+    """Return the columns of a description, each with its parts in one order; then the rest."""
+    parts = list(fields_of(schema))
+    columns = [sorted(fields_of(_text(value)), key=repr) for name, value in parts if name == 1]
+    return [*columns, sorted((part for part in parts if part[0] != 1), key=repr)]
 
 
 def _moved(page: Page, by_bytes: int, by_rows: int) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -159,6 +160,36 @@ def test_a_long_end_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 # ---- What is not known is left to Lance
+
+
+def test_metadata_in_another_order_is_the_same(tmp_path: Path) -> None:
+    """Lance writes two entries in either order: files of one column are still alike."""
+    column = pa.field("c", pa.int64(), metadata={"team": "us", "unit": "m"})
+    rows = pa.table([pa.array(range(9), pa.int64())], pa.schema([column]))
+    files = [written(tmp_path / str(number), rows, "2.1") for number in range(16)]
+    found = [(path, read_pages(STORAGE, path, size_bytes)) for path, size_bytes in files]
+    assert len({pages.schema for _, pages in found}) > 1
+    assert joined(found)
+
+
+def test_metadata_that_differs_is_not_the_same(tmp_path: Path) -> None:
+    """The columns of a file put together are described as those of the first."""
+    files = []
+    for unit in ("m", "km"):
+        column = pa.field("c", pa.int64(), metadata={"team": "us", "unit": unit})
+        rows = pa.table([pa.array(range(9), pa.int64())], pa.schema([column]))
+        files.append(written(tmp_path / unit, rows, "2.1"))
+    found = [(path, read_pages(STORAGE, path, size_bytes)) for path, size_bytes in files]
+    with pytest.raises(OtherPagesError, match="other columns"):
+        joined(found)
+
+
+def test_a_description_that_cannot_be_read_is_not_joined(tmp_path: Path) -> None:
+    """It is left to Lance."""
+    path, size_bytes = written(tmp_path, pa.table({"c": range(9)}), "2.1")
+    pages = read_pages(STORAGE, path, size_bytes)
+    with pytest.raises(OtherPagesError, match="not known"):
+        joined([(path, pages), (path, replace(pages, schema=b"\x0d"))])
 
 
 def test_other_columns_or_another_format_are_not_joined(tmp_path: Path) -> None:
