@@ -177,6 +177,7 @@ class ColumnRows:
             batch_format=self._options.batch_format,
             reader=self._scan.reader(pins),
             slices=slices,
+            sets_aside=self._options.on_error == "quarantine",
         )
         reports = self._jobs.items(plan, ["probe"]) if slices else []
         raise_problems(reports)

@@ -6,6 +6,7 @@ Either only its columns are of interest, or all that would become of the rows.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import tempfile
 import time
@@ -46,6 +47,8 @@ class ProbePlan:
     batch_format: BatchFormat
     reader: ScanReader
     slices: Sequence[FileSlice]
+    # Whether rows that fail are set aside.
+    sets_aside: bool = False
 
     def run(
         self,
@@ -81,6 +84,17 @@ class ProbePlan:
         if isinstance(self.transform, PerRow):
             return self._row_schema(self.transform, rows)
         transform = self.transform
+        try:
+            return self._batch_schema(transform, rows)
+        except TransformFailedError:
+            for number in range(rows.num_rows if self.sets_aside else 0):
+                with contextlib.suppress(TransformFailedError):
+                    return self._batch_schema(transform, rows.slice(number, 1))
+            raise
+
+    def _batch_schema(
+        self, transform: Transform | PerWorker | None, rows: pa.RecordBatch
+    ) -> pa.Schema:
         found = apply_to(transform, rows, one_to_one=True, batch_format=self.batch_format)
         outputs = [output for output in found if output.num_rows]
         return outputs[0].schema.remove_metadata()

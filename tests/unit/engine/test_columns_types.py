@@ -1,4 +1,4 @@
-"""Types of computed columns that Lance or Arrow cannot put together as they are given."""
+"""Types of computed columns: how they are found, and which cannot be put together as given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, TransformError
 from tests.fakes.column_rig import ColumnRig
 
 FAILS = 7
@@ -105,6 +105,30 @@ def test_dictionaries_with_null_are_put_together(
     rig.start(again, where=pc.field("id") >= ROWS // 2, **QUARANTINE)
     half = ROWS // 2
     assert values(rig) == wanted[:half] + [value(n + 1) for n in range(half, ROWS)]
+
+
+@pytest.mark.parametrize("mode", ["add_columns", "update_columns"])
+def test_a_first_row_that_fails_does_not_hide_the_type(rig: ColumnRig, mode: str) -> None:
+    """The first rows show the columns one by one, if those that fail are set aside."""
+    ids = pa.array(range(ROWS), pa.int64())
+    columns = {"id": ids, "c": ids} if mode == "update_columns" else {"id": ids}
+    lance.write_dataset(pa.table(columns), rig.uri, max_rows_per_file=10)
+    rig.mode = mode
+    report = rig.start(one_fails(rig, lambda number: -number, pa.int64()), **QUARANTINE)
+    assert report.quarantined_rows == 1
+    kept = FAILS if mode == "update_columns" else None
+    assert values(rig) == [kept if n == FAILS else -n for n in range(ROWS)]
+
+
+def test_first_rows_that_all_fail_end_the_start(rig: ColumnRig) -> None:
+    """Which columns there are is not known, also if failing rows are set aside."""
+    rig.make(ROWS)
+
+    def fail(_batch: pa.RecordBatch) -> dict[str, Any]:
+        raise ValueError("a bad batch")
+
+    with pytest.raises(TransformError, match="a bad batch"):
+        rig.start(fail, **QUARANTINE)
 
 
 def json_types() -> Iterator[pa.DataType]:
