@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import fastavro
 
-from holdfast.sinks.iceberg.manifests import avro_file, blocks, read_header
+from holdfast.sinks.iceberg.avro import avro_file, blocks, read_header
 from holdfast.sinks.iceberg.rewrite import encoded, parsed
 
 

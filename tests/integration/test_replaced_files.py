@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import UnsupportedTableError
 from holdfast.sinks.base import Change, Outcome, Removes, RunMark
+from holdfast.sinks.iceberg.avro import read_header
 from holdfast.sinks.iceberg.catalog import open_catalog
-from holdfast.sinks.iceberg.manifests import read_header
 from holdfast.sinks.iceberg.rewrite import Manifest
 from holdfast.sinks.iceberg.sink import IcebergSink
 from tests.fakes.avro_files import avro_of, avro_rows

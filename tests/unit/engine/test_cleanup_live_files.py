@@ -15,7 +15,7 @@ from holdfast.engine.cleanup import abort, sweep
 from holdfast.errors import LedgerDamagedError, RunCommittedError, StoreUnavailableError
 from holdfast.model.records import Abort, open_json, seal_json
 from holdfast.sinks.base import Sink
-from holdfast.sinks.iceberg.manifests import blocks
+from holdfast.sinks.iceberg.avro import blocks
 from holdfast.sinks.iceberg.snapshots import _may_hold
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.memory_submitter import MemorySubmitter

@@ -33,17 +33,15 @@ from pyiceberg.types import IcebergType, PrimitiveType
 
 from holdfast.errors import CommitRefusedError, LedgerDamagedError, TableChangedError
 from holdfast.model.work import Merge, StagedGroup
+from holdfast.sinks.iceberg.avro import Blocks, DamagedFileError, blocks, decoding, read_header
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.manifests import (
     UNPACKED_BYTES,
-    Blocks,
     Detail,
     PartitionSummary,
-    blocks,
     detail_of,
     header_digest,
     manifest_head,
-    read_header,
     spec_text,
 )
 from holdfast.sinks.iceberg.schemas import Layout, layouts_of
@@ -148,7 +146,7 @@ def _sources(
     """Yield what is to be joined: first the manifests that must be read.
 
     Raises:
-        LedgerDamagedError: A record's entries have another header than their manifest.
+        LedgerDamagedError: A manifest cannot be read, or has another header than its record.
     """
     first: dict[str, str] = {}
     for group in groups:
@@ -157,7 +155,11 @@ def _sources(
     names = {group.path for group in carried}
     heads: dict[str, bytes] = {}
     for group, data in _fetched(storage, [g for g in groups if g.path not in names]):
-        header, parts = read_header(data), list(blocks(data))
+        try:
+            with decoding(group.path):
+                header, parts = read_header(data), list(blocks(data))
+        except DamagedFileError as error:
+            raise LedgerDamagedError(uri=group.path, reason=str(error.__cause__)) from error
         digest, entries = header_digest(header), b"".join(block for _, block in parts)
         heads[digest] = data[: header.blocks_at]
         listed = sum(count for count, _ in parts)

@@ -33,9 +33,10 @@ from holdfast.errors import TableChangedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
 from holdfast.model.work import Rewrite, StagedGroup, StagedTotals, sizes_of
 from holdfast.sinks.base import Change, Loss, WriteMode
+from holdfast.sinks.iceberg.avro import decoding
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.joined import Heads, NewManifests, joined_manifests, listed_manifest
-from holdfast.sinks.iceberg.manifests import avro_codec, detail_of
+from holdfast.sinks.iceberg.manifests import avro_codec, detail_of, manifests_of
 from holdfast.sinks.iceberg.matching import KeyColumns, Matching
 from holdfast.sinks.iceberg.position_deletes import is_of_deletes
 from holdfast.sinks.iceberg.rewrite import LiveFile, Manifest, PartitionKey, Rewritten
@@ -123,7 +124,7 @@ class Losses:
         Raises:
             UnsupportedTableError: Partitions cannot be replaced in this table.
             TableChangedError: Others have changed rows of `change.base`, or the partition spec.
-            ValueError: A manifest cannot be read.
+            DamagedFileError: A manifest cannot be decoded.
         """
         listed = live_manifests(table.io, parent)
         self._read(table.io, listed)
@@ -290,7 +291,7 @@ class Losses:
         """Return the states of the files that are live in a snapshot, of deletes too.
 
         Raises:
-            ValueError: A manifest cannot be read.
+            DamagedFileError: A manifest cannot be decoded.
         """
         listed = live_manifests(table.io, snapshot)
         self._read(table.io, listed)
@@ -422,7 +423,7 @@ def live_manifests(io: FileIO, parent: Snapshot | None) -> list[ManifestFile]:
     """Return the manifests of a snapshot that list a file that is still in the table."""
     return [
         manifest
-        for manifest in (parent.manifests(io) if parent else [])
+        for manifest in (manifests_of(parent, io) if parent else [])
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
 
@@ -513,7 +514,13 @@ def _path(manifest: ManifestFile) -> str:
 
 
 def _read(io: FileIO, manifest: ManifestFile) -> Manifest:
-    return Manifest(manifest, file_bytes(io, manifest.manifest_path))
+    """Read a manifest.
+
+    Raises:
+        DamagedFileError: It cannot be decoded.
+    """
+    with decoding(manifest.manifest_path):
+        return Manifest(manifest, file_bytes(io, manifest.manifest_path))
 
 
 def _summary_of_deletes(deletes: StagedTotals) -> dict[str, str]:

@@ -21,22 +21,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import math
-import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-from pyiceberg.avro.codecs import (
-    CODEC_MAPPING_ICEBERG_TO_AVRO,
-    KNOWN_CODECS,
-    AvroCompressionCodec,
-)
+from pyiceberg.avro.codecs import AvroCompressionCodec
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader, FloatReader, Reader
@@ -60,135 +53,16 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from holdfast.ledger.row_files import damage_at
 from holdfast.model.stored import Count, typed
 from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.iceberg.avro import AvroHeader, Blocks, blocks, decoding, read_header
 from holdfast.sinks.iceberg.data_file import drop_unsound_bounds
 from holdfast.sinks.iceberg.file_io import HoldfastFileIO
-
-# ---- Avro files: a header, then blocks of rows
-
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
-_SCHEMA, _CODEC = "avro.schema", "avro.codec"
-# As many are decoded at a time: one takes kilobytes, if the table has many columns.
-_BLOCK_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroHeader:
-    """What an Avro file says about itself, and where its blocks begin."""
-
-    metadata: Mapping[str, bytes]
-    blocks_at: int
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema of its rows, with all attributes."""
-        return cast("dict[str, Any]", json.loads(self.metadata[_SCHEMA]))
-
-
-def read_header(data: bytes) -> AvroHeader:
-    """Return an Avro file's header.
-
-    Raises:
-        ValueError: It is not an Avro file.
-    """
-    if not data.startswith(_MAGIC):
-        raise ValueError("not an Avro file")
-    found: dict[str, bytes] = {}
-    at = len(_MAGIC)
-    while True:
-        count, at = _number(data, at)
-        if count == 0:
-            return AvroHeader(metadata=found, blocks_at=at + _SYNC_BYTES)
-        if count < 0:  # Then its size in bytes follows.
-            count, (_, at) = -count, _number(data, at)
-        for _ in range(count):
-            name, at = _bytes(data, at)
-            found[name.decode()], at = _bytes(data, at)
-
-
-def blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the blocks of an Avro file: how many rows each has, and its decompressed bytes.
-
-    Raises:
-        ValueError: It is not an Avro file, is cut short, or its codec is not supported.
-    """
-    header = read_header(data)
-    codec = header.metadata.get(_CODEC, b"null").decode()
-    if codec not in KNOWN_CODECS:
-        raise ValueError(f"compressed with {codec!r}")
-    unpack = KNOWN_CODECS[codec]
-    at = header.blocks_at
-    while at < len(data):
-        rows, at = _number(data, at)
-        size, at = _number(data, at)
-        block = data[at : at + size]
-        at += size + _SYNC_BYTES
-        if at > len(data):
-            raise ValueError("it is cut short")
-        yield rows, unpack.decompress(block) if unpack else block
-
-
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(data, at)
-    return data[at : at + size], at + size
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read an Avro number: seven bits per byte, with the sign in the lowest bit."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), at
-
-
-def _number_bytes(value: int) -> bytes:
-    value, found = (value << 1) ^ (value >> 63), bytearray()
-    while value >> 7:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def avro_file(
-    schema: Mapping[str, Any], metadata: Mapping[str, bytes], rows: Iterable[bytes], codec: str
-) -> bytes:
-    """Return an Avro file of rows that are encoded by the schema.
-
-    Raises:
-        ValueError: The codec is not supported.
-    """
-    codec = CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec, codec)
-    if codec not in KNOWN_CODECS:
-        raise ValueError(f"manifests cannot be compressed with {codec!r}")
-    header = {**metadata, _SCHEMA: json.dumps(schema).encode(), _CODEC: codec.encode()}
-    sync = os.urandom(_SYNC_BYTES)
-    out = io.BytesIO()
-    out.write(_MAGIC + _number_bytes(len(header)))
-    for name, value in header.items():
-        key = name.encode()
-        out.write(_number_bytes(len(key)) + key + _number_bytes(len(value)) + value)
-    out.write(_number_bytes(0) + sync)
-    left = iter(rows)
-    while some := list(islice(left, _BLOCK_ROWS)):
-        out.write(avro_block(len(some), b"".join(some), codec, sync))
-    return out.getvalue()
-
-
-def avro_block(rows: int, data: bytes, codec: str, sync: bytes) -> bytes:
-    """Return rows as a block of an Avro file with the codec and the sync marker."""
-    pack = KNOWN_CODECS[cast("AvroCompressionCodec", codec)]
-    packed, size = pack.compress(data) if pack else (data, len(data))
-    return _number_bytes(rows) + _number_bytes(size) + packed + sync
-
 
 # ---- Read manifests with their floating-point values intact
 
@@ -233,8 +107,22 @@ class ExactTable(Table):
 
 
 def manifest_entries(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """Return all entries of a manifest, including deleted ones."""
+    """Return all entries of a manifest, including deleted ones.
+
+    Raises:
+        DamagedFileError: It cannot be read.
+    """
     return _exact(manifest).fetch_manifest_entry(io, discard_deleted=False)
+
+
+def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
+    """Return the manifests of a snapshot.
+
+    Raises:
+        DamagedFileError: Their list cannot be read.
+    """
+    with decoding(snapshot.manifest_list):
+        return snapshot.manifests(io)
 
 
 class _ExactScan(DataScan):
@@ -251,7 +139,9 @@ class _ExactScan(DataScan):
             case_sensitive=self.case_sensitive,
             options=self.options,
         )
-        return planner.plan_files([_exact(manifest) for manifest in snapshot.manifests(self.io)])
+        return planner.plan_files(
+            [_exact(manifest) for manifest in manifests_of(snapshot, self.io)]
+        )
 
 
 class _ExactManifest(ManifestFile):
@@ -260,12 +150,13 @@ class _ExactManifest(ManifestFile):
         io: FileIO,
         discard_deleted: bool = True,  # noqa: FBT001, FBT002 - the signature is PyIceberg's.
     ) -> list[ManifestEntry]:
-        with _ExactFile[ManifestEntry](
+        file = _ExactFile[ManifestEntry](
             io.new_input(self.manifest_path),
             MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
             read_types={-1: ManifestEntry, 2: DataFile},
             read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-        ) as reader:
+        )
+        with decoding(self.manifest_path), file as reader:
             return [
                 _inherit_from_manifest(entry, self)
                 for entry in reader
@@ -525,45 +416,6 @@ def detail_of(group: StagedGroup) -> Detail:
     """
     with damage_at(group.path):
         return typed(group.detail, Detail)
-
-
-# How much is compressed at once.
-_BLOCK_BYTES = 256 << 10
-
-
-class Blocks:
-    """An Avro file, made of entries that have the same header."""
-
-    def __init__(self, head: bytes) -> None:
-        """Begin like another Avro file: with its header, codec and sync marker."""
-        header = read_header(head)
-        head = head[: header.blocks_at]
-        self._sync = head[-_SYNC_BYTES:]
-        self._codec = header.metadata.get("avro.codec", b"null").decode()
-        self._written: list[bytes] = [head]
-        self._waiting: list[bytes] = []
-        self._waiting_rows = self._waiting_bytes = 0
-        self.size_bytes = len(head)
-
-    def add(self, rows: int, entries: bytes) -> None:
-        """Take entries."""
-        self._waiting.append(entries)
-        self._waiting_rows += rows
-        self._waiting_bytes += len(entries)
-        if self._waiting_bytes >= _BLOCK_BYTES:
-            self._end_block()
-
-    def finished(self) -> bytes:
-        """Return the whole file."""
-        if self._waiting:
-            self._end_block()
-        return b"".join(self._written)
-
-    def _end_block(self) -> None:
-        block = avro_block(self._waiting_rows, b"".join(self._waiting), self._codec, self._sync)
-        self._written.append(block)
-        self.size_bytes += len(block)
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
 # A driver keeps the records of all tasks: with 100,000 of them, at most 200 MB of entries.

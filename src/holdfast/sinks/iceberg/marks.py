@@ -25,6 +25,7 @@ from holdfast.errors import (
 from holdfast.model.records import Intent
 from holdfast.model.stored import encode_run_id
 from holdfast.sinks.base import MarkFound, RunMark
+from holdfast.sinks.iceberg.manifests import manifests_of
 from holdfast.sinks.staged import (
     MARK_NOTE,
     MARK_PREFIX,
@@ -142,7 +143,7 @@ def _unmarked(
     named |= {snapshot.parent_snapshot_id or 0 for snapshot in metadata.snapshots}
     named |= {_picked(snapshot) or 0 for snapshot in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
-        named |= {manifest.added_snapshot_id or 0 for manifest in head.manifests(io)}
+        named |= {manifest.added_snapshot_id or 0 for manifest in manifests_of(head, io)}
     for number, intent in intents.items():
         if intent.snapshot_id in named:
             return RunMark(
@@ -163,7 +164,7 @@ def _taken(metadata: TableMetadata, io: FileIO, branch: str) -> set[int]:
     """
     taken = {snapshot.sequence_number or 0 for snapshot in metadata.snapshots}
     if (head := _head(metadata, branch)) is not None:
-        taken |= {manifest.sequence_number for manifest in head.manifests(io)}
+        taken |= {manifest.sequence_number for manifest in manifests_of(head, io)}
     return taken
 
 
@@ -203,7 +204,7 @@ def _is_present(metadata: TableMetadata, io: FileIO, branch: str, mark: RunMark)
             break
         snapshot = parent
     # A manifest that our snapshot added survives the snapshot's own expiry.
-    if any(manifest.added_snapshot_id == mark.snapshot_id for manifest in head.manifests(io)):
+    if any(manifest.added_snapshot_id == mark.snapshot_id for manifest in manifests_of(head, io)):
         return True
     return None if ended else False
 

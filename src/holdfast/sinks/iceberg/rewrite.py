@@ -38,7 +38,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.typedef import Record
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
-from holdfast.sinks.iceberg.manifests import avro_file, blocks, read_header
+from holdfast.sinks.iceberg.avro import avro_file, blocks, read_header
 
 # ---- Rows of Avro files, as they are stored
 

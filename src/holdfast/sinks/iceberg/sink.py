@@ -48,6 +48,7 @@ from holdfast.sinks.base import (
     RunMark,
     TableView,
 )
+from holdfast.sinks.iceberg.avro import DamagedFileError
 from holdfast.sinks.iceberg.catalog import pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.joined import (
@@ -525,11 +526,15 @@ class IcebergSink(StagedFiles):
 
         Raises:
             StoreUnavailableError: The storage failed.
+            UnsupportedTableError: A file of the table's metadata cannot be decoded.
         """
         table: Table = view.handle
         try:
             yield io_of(table).storage
-        except (OSError, StorageError, EOFError, ValueError) as error:  # Or broken Avro.
+        except DamagedFileError as error:
+            cure = "see whether Spark reads the table; if not, it is damaged: repair it first"
+            raise UnsupportedTableError(table=self._name, what=str(error), cure=cure) from error
+        except (OSError, StorageError, EOFError, ValueError) as error:
             raise StoreUnavailableError(
                 uri=table.location(), reason=in_short(error), retry_safe=not lasts(error)
             ) from error

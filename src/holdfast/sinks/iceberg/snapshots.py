@@ -41,12 +41,12 @@ from holdfast.errors import LedgerDamagedError, UnsupportedTableError
 from holdfast.failpoints import failpoint
 from holdfast.model.work import StagedGroup, StagedTotals
 from holdfast.sinks.base import Change
+from holdfast.sinks.iceberg.avro import DamagedFileError, blocks, decoding
 from holdfast.sinks.iceberg.file_io import file_bytes
 from holdfast.sinks.iceberg.joined import listed_manifest, refuse_unlistable
 from holdfast.sinks.iceberg.loss import Removal, live_manifests
 from holdfast.sinks.iceberg.manifests import (
     avro_codec,
-    blocks,
     detail_of,
     manifest_entries,
     write_staged_manifest,
@@ -199,7 +199,8 @@ def live_paths(table: Table, paths: Collection[str]) -> set[str]:
         paths: Data files and manifests.
 
     Raises:
-        StorageError: A manifest could not be read.
+        StorageError: Storage failed.
+        DamagedFileError: A manifest or a list of manifests cannot be decoded.
     """
     names = {path.rsplit("/", 1)[1] for path in paths}
     found = {path.rsplit("/", 1)[1] for path in _metadata_files(table)}
@@ -236,7 +237,8 @@ def _manifests(table: Table) -> dict[str, ManifestFile]:
     """Return the manifests of all snapshots, by path."""
 
     def of_one(path: str) -> list[ManifestFile]:
-        return list(read_manifest_list(table.io.new_input(path)))
+        with decoding(path):
+            return list(read_manifest_list(table.io.new_input(path)))
 
     lists = io_runtime().each(
         of_one, [snapshot.manifest_list for snapshot in table.metadata.snapshots]
@@ -301,11 +303,14 @@ def _copied_manifest(table: Table, group: StagedGroup, target: StagedGroup) -> S
     """Write the manifest of copied files; keys of rows to delete have none.
 
     Raises:
-        LedgerDamagedError: A manifest lists other files than the ledger does.
+        LedgerDamagedError: A manifest cannot be read, or lists other files than the ledger does.
     """
     if group.deleted_keys:
         return target
-    entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
+    try:
+        entries = manifest_entries(listed_manifest(group, _NO_SNAPSHOT), table.io)
+    except DamagedFileError as error:
+        raise LedgerDamagedError(uri=group.path, reason=str(error.__cause__)) from error
     data_files, names = [entry.data_file for entry in entries], _names(group, target)
     if sorted(file.file_path for file in data_files) != sorted(names):
         raise LedgerDamagedError(uri=group.path, reason="it lists different files than the ledger")

@@ -125,7 +125,7 @@ def test_manifests_grow_to_the_size_that_the_table_wants(tmp_path: Path) -> None
     groups = staged(sink, *({"id": [number]} for number in range(40)))
     give(sink, "commit.manifest.target-size-bytes", "6000")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.sinks.iceberg.manifests._BLOCK_BYTES", 1)
+        patch.setattr("holdfast.sinks.iceberg.avro._BLOCK_BYTES", 1)
         found = merged(sink, groups)
     assert len(found) > 2
     assert sorted(path for merge in found for path in merge.sources) == sorted(

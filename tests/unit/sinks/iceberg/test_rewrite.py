@@ -41,7 +41,8 @@ from pyiceberg.types import (
 )
 
 from holdfast.sinks.iceberg import rewrite
-from holdfast.sinks.iceberg.manifests import blocks, manifest_entries, read_header
+from holdfast.sinks.iceberg.avro import blocks, read_header
+from holdfast.sinks.iceberg.manifests import manifest_entries
 from holdfast.sinks.iceberg.rewrite import (
     Manifest,
 )
@@ -338,7 +339,7 @@ def test_many_entries_are_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each block says how many rows it has."""
-    monkeypatch.setattr("holdfast.sinks.iceberg.manifests._BLOCK_ROWS", 2)
+    monkeypatch.setattr("holdfast.sinks.iceberg.avro._BLOCK_ROWS", 2)
     new = Manifest(*written(tmp_path)).without({2})
     assert [count for count, _ in blocks(new.data)] == [2, 1]
     assert [read.status for read in stored(tmp_path, new)][-1] == Status.DELETED
