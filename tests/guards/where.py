@@ -7,6 +7,7 @@ from tests.guards.guard import Guard
 _LOSS = "sinks/iceberg/loss.py"
 _FILTER, _ROWS = "sinks/iceberg/where.py", "sinks/iceberg/rewrite_rows.py"
 _WHERE = "tests/unit/sinks/iceberg/test_where.py"
+_TEXT = "tests/unit/reading/test_filter_text.py"
 _REWRITE_ROWS = "tests/unit/sinks/iceberg/test_rewrite_rows.py"
 
 WHERE_GUARDS = (
@@ -56,6 +57,34 @@ WHERE_GUARDS = (
         name="filter: a value is not rounded to the column's type",
         file="reading/iceberg_rows.py",
         before="    if not is_same:\n",
+        after="    if False:\n",
+        test=f"{_WHERE} -k is_refused",
+    ),
+    Guard(
+        name="filter text: it does not pass through the parser",
+        file="reading/filter_text.py",
+        before="_with_texts(parse(_QUOTED.sub(numbered, text)), texts)",
+        after="(_QUOTED.sub(numbered, text), parse(text))[1]",
+        test=f"{_TEXT} -k compared_as_it_is_written",
+    ),
+    Guard(
+        name="filter text: a backslash is refused",
+        file="reading/filter_text.py",
+        before="""    if "\\\\" in text:\n""",
+        after="    if False:\n",
+        test=f"{_TEXT} -k reads_otherwise",
+    ),
+    Guard(
+        name="filter text: a wildcard that the parser takes as itself is refused",
+        file="reading/filter_text.py",
+        before="""if "_" in pattern or""",
+        after="if",
+        test=f"{_TEXT} -k reads_otherwise",
+    ),
+    Guard(
+        name="filter text: a number is no date",
+        file="reading/iceberg_rows.py",
+        before="    if is_other:\n",
         after="    if False:\n",
         test=f"{_WHERE} -k is_refused",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,9 +42,10 @@ from pyiceberg.expressions.literals import (
     BelowMin,
     DecimalLiteral,
     FloatLiteral,
+    LongLiteral,
+    StringLiteral,
     TimestampLiteral,
 )
-from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow, schema_to_pyarrow
 from pyiceberg.schema import Schema
@@ -52,17 +54,24 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import (
     DateType,
     DecimalType,
+    DoubleType,
     FloatType,
     IcebergType,
     IntegerType,
     LongType,
     NestedField,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
     UUIDType,
 )
 
 from holdfast.errors import InputChangedError, SettingsError, UnsupportedTableError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
+from holdfast.reading.filter_text import parsed_filter
 from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
 from holdfast.text import in_short
@@ -310,6 +319,24 @@ _OPERATORS: dict[str, Any] = {
     "not in": NotIn,
 }
 _PRESENT: tuple[Any, ...] = (NotNull, NotNaN)
+# How SQL writes values in quotes. PyIceberg would also read what Python does.
+_WHOLE = re.compile(r" *[+-]?\d+(?:\.\d*)? *", re.ASCII)
+_REAL = re.compile(
+    r" *[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?) *", re.ASCII | re.IGNORECASE
+)
+_FORMS: tuple[tuple[Any, re.Pattern[str]], ...] = (
+    ((IntegerType, LongType, DecimalType), _WHOLE),
+    ((FloatType, DoubleType), _REAL),
+    (DateType, re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)),
+)
+_TIMES = (
+    DateType,
+    TimeType,
+    TimestampType,
+    TimestamptzType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+)
 _FLOAT = struct.Struct("<f")
 _EXACT = Context(prec=100)
 _DAY_US = 24 * 3600 * 1_000_000
@@ -333,10 +360,12 @@ def as_expression(where: str | Sequence[Any] | None) -> BooleanExpression:
         return AlwaysTrue()
     try:
         if isinstance(where, str):
-            return parse(where)
+            return parsed_filter(where)
         if isinstance(where[0], tuple):
             return _all_of(where)
         return _joined(Or, [_all_of(triples) for triples in where])
+    except SettingsError:
+        raise
     except Exception as error:  # The parser has its own errors.
         raise SettingsError(what=f"where={where!r}: {error}", cure=_CURE) from error
 
@@ -431,11 +460,12 @@ class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):
 
 
 def _refuse_rounded(name: str, literal: Any, kind: IcebergType) -> None:  # noqa: ANN401
-    """Refuse a value that PyIceberg would round: `n = 3.5` would find rows with 4.
+    """Refuse a value that PyIceberg would change: `n = 3.5` would find rows with 4.
 
     Raises:
-        SettingsError: The column cannot hold the value.
+        SettingsError: The column cannot hold the value, or SQL would read it otherwise.
     """
+    _refuse_other_forms(name, literal, kind)
     held, given = _held(literal, kind).to(kind), literal.value
     is_same = True
     if isinstance(held, AboveMax | BelowMin):
@@ -448,6 +478,25 @@ def _refuse_rounded(name: str, literal: Any, kind: IcebergType) -> None:  # noqa
         raise SettingsError(
             what=f"where: {name!r} is {kind}, and cannot hold {given}",
             cure="compare it with a value of its type",
+        )
+
+
+def _refuse_other_forms(name: str, literal: Any, kind: IcebergType) -> None:  # noqa: ANN401
+    """Refuse what PyIceberg reads and SQL does not: 20260105 as a number of days, '1_0' as 10.
+
+    Raises:
+        SettingsError: The value has another form than SQL has for the column's type.
+    """
+    wanted = next((wanted for kinds, wanted in _FORMS if isinstance(kind, kinds)), None)
+    if isinstance(literal, StringLiteral):
+        is_other = wanted is not None and not wanted.fullmatch(literal.value)
+    else:
+        is_other = isinstance(literal, LongLiteral) and isinstance(kind, _TIMES)
+    if is_other:
+        raise SettingsError(
+            what=f"where: {name!r} is {kind}, and {literal.value!r} is not how SQL writes one",
+            cure="write numbers in digits, and dates and times in quotes: '2026-01-31', "
+            "'2026-01-31T10:00:00'",
         )
 
 

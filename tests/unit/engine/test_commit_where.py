@@ -417,7 +417,7 @@ def test_what_does_not_fit_is_refused_before_a_row_is_computed(made: Filtered) -
     for where, words in {
         "m = 3": "m = 3",
         "true": "same answer for every row",
-        "n = 'x'": "n = 'x'",
+        "n = 'x'": "'n' is long, and 'x'",
         "": "give a filter",
     }.items():
         with pytest.raises(SettingsError, match=words):

@@ -31,6 +31,7 @@ EXTRA_OF = {
     "progress/telemetry": "opentelemetry",
     "progress/": "cli",
     "sinks/iceberg/": "iceberg",
+    "reading/filter_text": "iceberg",
     "reading/iceberg_rows": "iceberg",
     "sources/iceberg": "iceberg",
     "sinks/lance/": "lance",

@@ -55,6 +55,7 @@ ALONE = {
     "progress.lineage": "imported lazily, with its extra",
     "progress.telemetry": "imported lazily, with its extra",
     "progress.watching": "runs in its own thread",
+    "reading.filter_text": "what a filter says, before there is a table; `iceberg_rows` applies it",
     "run": "the front door, imported lazily",
     "sinks.iceberg.deleted_keys": "rows that are never written have their own form and file",
     "sinks.iceberg.marks": "the protocol's own part of a table, with its own document",
