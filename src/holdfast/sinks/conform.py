@@ -53,6 +53,44 @@ def vectors(lists: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
     return found.take(pc.if_else(valid, number, None))
 
 
+# ---- Texts that are not UTF-8: Spark keeps them, and readers of Parquet or Arrow may refuse them
+def refuse_broken_text(array: pa.Array) -> None:
+    """Refuse a text that is not UTF-8, at any depth.
+
+    Only what the rows hold counts, not all that a slice was cut from.
+
+    Raises:
+        ValueError: There is such a text.
+    """
+    kind = array.type
+    if is_any_string(kind):
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"a text is not UTF-8 ({error})") from error
+    elif isinstance(array, pa.ExtensionArray):
+        refuse_broken_text(array.storage)
+    elif not _has_text(kind):
+        return
+    elif pt.is_dictionary(kind):
+        used = array.dictionary.take(pc.unique(array.indices.drop_null()))
+        refuse_broken_text(used)
+    elif pt.is_struct(kind):
+        for child in array.flatten():
+            refuse_broken_text(child)
+    elif pt.is_map(kind):
+        refuse_broken_text(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+    else:
+        refuse_broken_text(array.flatten())
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    if pt.is_dictionary(kind):
+        return _has_text(kind.value_type)
+    below = [kind.field(i).type for i in range(kind.num_fields)]
+    return is_any_string(kind) or any(map(_has_text, below))
+
+
 # ---- Values in slots that are never read
 def null_array(length: int, kind: pa.DataType) -> pa.Array:
     """Return NULLs of any type, with fillers in required children."""
@@ -180,6 +218,7 @@ class Conformer:
                 continue
             try:
                 array = _apply(convert, batch.column(index))
+                refuse_broken_text(array)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
                 raise self._plans.misfit(path, _reason(batch.column(index), error)) from error
             if not field.nullable:

@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from holdfast.failpoints import failpoint
 from holdfast.ledger.row_files import ChunkFile
+from holdfast.model.arrow_types import is_any_string
 from holdfast.model.coverage import Coverage
 from holdfast.model.work import Chunk
+from holdfast.sinks.conform import null_array, refuse_broken_text
 from holdfast.storage.port import Storage
 from holdfast.worker.batch_steps import FailedRow
 from holdfast.worker.coverage import CoveredKeys, CoveredRanges, spans_of
@@ -63,7 +65,7 @@ class Quarantine:
         rows = pa.concat_batches([failure.row for failure in held])
         tags = [failure.tags for failure in held if failure.tags is not None]
         keys.add(rows, pa.concat_arrays(tags) if tags else None)
-        batch = self._described(rows, held)
+        batch = self._described(_readable(rows), held)
         failpoint("before-failed-rows")
         file = ChunkFile(storage, uri, batch.schema)
         file.write([batch])
@@ -93,3 +95,20 @@ class Quarantine:
             places.append({"file": file, "row": row})
         kind = pa.struct([("file", pa.string()), ("row", pa.int64())])
         return pa.array(places, kind)
+
+
+def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose texts are UTF-8: a record with another could not be read back."""
+    return pa.RecordBatch.from_arrays([_repaired(column) for column in rows], schema=rows.schema)
+
+
+def _repaired(column: pa.Array) -> pa.Array:
+    try:
+        refuse_broken_text(column)
+    except ValueError:
+        if not is_any_string(column.type):
+            return null_array(len(column), column.type)
+        stored = column.cast(pa.large_binary()).to_pylist()
+        texts = [None if text is None else text.decode(errors="replace") for text in stored]
+        return pa.array(texts, column.type)
+    return column

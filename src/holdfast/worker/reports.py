@@ -278,6 +278,8 @@ def _key_range(key: tuple[str, ...], batch: pa.RecordBatch) -> str:
 def _shown(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
+    except UnicodeDecodeError:  # Spark's texts need not be UTF-8.
+        return repr(value.as_buffer().to_pybytes())
     except (OverflowError, ValueError):  # Python has no dates outside the years 1 to 9999.
         return str(value.value)
 

@@ -6,12 +6,9 @@ order, unless that would delay a checkpoint or hold too much memory.
 
 from __future__ import annotations
 
-import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,7 @@ from holdfast.worker.batch_steps import FailedRow, Step
 from holdfast.worker.budget import Purse
 from holdfast.worker.calls import Answer, Calls
 from holdfast.worker.coverage import split_tag
+from holdfast.worker.python_values import arrow_array
 from holdfast.worker.transforms import TransformOutputError
 
 # ---- Row outputs: the dicts that a row function returns, as a batch that fits the table
@@ -121,73 +119,10 @@ def as_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordB
         values = [row.get(name) for row in rows]
         index = schema.get_field_index(name)
         try:
-            arrays.append(_array(values, None if index < 0 else schema.field(index).type))
+            arrays.append(arrow_array(values, None if index < 0 else schema.field(index).type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise TransformOutputError(f"column {name!r}: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    if kind is not None and all(_is_kept(value, kind) for value in values):
-        try:
-            return _whole(pa.array(values, type=kind))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass
-    return _whole(pa.array(values))
-
-
-def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return values as one array.
-
-    Raises:
-        OverflowError: Arrow made several arrays, because one would be too large.
-    """
-    if isinstance(array, pa.ChunkedArray):
-        raise OverflowError(
-            f"{array.nbytes:,} bytes in {len(array):,} rows, too many for one array"
-        )
-    return array
-
-
-def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever a row holds.
-    """Whether a value keeps its meaning in a type: pyarrow would silently cut 1.9 down to 1."""
-    if value is None:
-        return True
-    if pa.types.is_struct(kind):
-        fields = {field.name: field.type for field in kind}
-        return isinstance(value, Mapping) and all(
-            name in fields and _is_kept(item, fields[name]) for name, item in value.items()
-        )
-    if pa.types.is_map(kind):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return all(
-            _is_kept(key, kind.key_type) and _is_kept(item, kind.item_type) for key, item in pairs
-        )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
-        some = value[:1] if is_array else value  # In an array one value represents all.
-        return isinstance(value, Sequence | np.ndarray) and all(
-            _is_kept(item, kind.value_type) for item in some
-        )
-    if isinstance(value, datetime):
-        # A datetime is also a date, but not only that; and without a zone it is not a definite
-        # time.
-        return (
-            pa.types.is_timestamp(kind)
-            and (value.tzinfo is None) == (kind.tz is None)
-            and value.microsecond % _MICROSECONDS[kind.unit] == 0
-        )
-    return next((isinstance(value, of) for is_kind, of in _KEPT if is_kind(kind)), True)
-
-
-_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
-_KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
-    (pa.types.is_integer, (numbers.Integral,)),
-    (pa.types.is_floating, (numbers.Real,)),
-    (pa.types.is_decimal, (Decimal, numbers.Integral)),
-    (pa.types.is_date, (date,)),
-    (pa.types.is_timestamp, (datetime,)),
-)
 
 
 # ---- The row window: the rows that a row function is working on, and those it has finished

@@ -22,6 +22,7 @@ import pyarrow as pa
 from holdfast.errors import SettingsError
 from holdfast.model.lasting import PASSING, RATE_LIMITED, names, status_of
 from holdfast.text import seconds_of
+from holdfast.worker.python_values import drops_nanoseconds, with_nanoseconds
 
 # ---- Transforms: the user's expensive step, one batch at a time
 
@@ -128,13 +129,16 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
         yield from output.to_batches()
     elif _is_frame(output, "pandas"):
         table = pa.Table.from_pandas(output, preserve_index=False)
+        _refuse_nanoseconds(table.schema, cast("Any", output).to_dict("series"))
         yield from table.replace_schema_metadata(None).to_batches()
     elif _is_frame(output, "polars"):
         yield from cast("Any", output).to_arrow().to_batches()
     elif isinstance(output, Mapping):
         if not output:
             raise TransformOutputError("it returned a dict without columns")
-        yield from pa.table(dict(output)).to_batches()
+        table = pa.table(dict(output))
+        _refuse_nanoseconds(table.schema, output)
+        yield from table.to_batches()
     elif isinstance(output, Iterable) and not isinstance(output, str | bytes):
         for part in output:
             if not _is_rows(part):
@@ -144,6 +148,23 @@ def output_batches(output: object) -> Iterator[pa.RecordBatch]:
             yield from output_batches(part)
     else:
         raise TransformOutputError(_complaint(output))
+
+
+def _refuse_nanoseconds(schema: pa.Schema, columns: Mapping[Any, Any]) -> None:
+    """Refuse columns of Python objects whose nanoseconds pyarrow has dropped.
+
+    Raises:
+        TransformOutputError: There is such a column.
+    """
+    for name, column in columns.items():
+        index = schema.get_field_index(str(name))
+        if index < 0 or not drops_nanoseconds(schema.field(index).type):
+            continue
+        if (lost := with_nanoseconds(column)) is not None:
+            raise TransformOutputError(
+                f"column {name!r}: {lost} has nanoseconds, which pyarrow drops from objects; "
+                "return them as an array of type timestamp[ns]"
+            )
 
 
 def _complaint(output: object) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from holdfast.errors import SchemaMismatchError
 from holdfast.sinks.base import MayLack
-from holdfast.sinks.conform import Conformer
+from holdfast.sinks.conform import Conformer, ValueMisfitError, refuse_broken_text
+from tests.fakes.broken_texts import texts
 
 # ---- Fitting columns: by name, losslessly, or with an error that names the column
 UTC = dt.timezone.utc
@@ -410,3 +411,33 @@ def test_a_number_is_not_a_uuid() -> None:
     """It is refused by type, before any row."""
     with pytest.raises(SchemaMismatchError, match="int64 cannot be cast to a UUID"):
         fit(pa.array([1]), pa.uuid())
+
+
+# ---- Texts that are not UTF-8
+BROKEN = texts(b"fine", b"\xc3\x28", b"fine, too")
+EACH = pa.array([0, 1, 2, 3], pa.int32())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        BROKEN,
+        BROKEN.cast(pa.large_string()),
+        BROKEN.cast(pa.string_view()),
+        BROKEN.dictionary_encode(),
+        pa.StructArray.from_arrays([BROKEN], ["a"]),
+        pa.ListArray.from_arrays(EACH, BROKEN),
+        pa.LargeListArray.from_arrays(EACH.cast(pa.int64()), BROKEN),
+        pa.FixedSizeListArray.from_arrays(BROKEN, 1),
+        pa.MapArray.from_arrays(EACH, BROKEN, BROKEN),
+        pa.ListArray.from_arrays(EACH, pa.StructArray.from_arrays([BROKEN], ["a"])),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_text_that_is_not_utf_8_does_not_fit(column: pa.Array) -> None:
+    """Spark has such texts. Only the row that holds one fails, whatever it was cut from."""
+    for rows in (column, column.slice(1, 1)):
+        with pytest.raises(ValueMisfitError, match=r"'c' does not fit .* a text is not UTF-8"):
+            fit(rows, column.type)
+    for row in (0, 2):
+        refuse_broken_text(column.slice(row, 1))

@@ -9,8 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
 
 from holdfast import per_row
+from holdfast.engine.watch import quarantine_chunks
+from holdfast.errors import HoldfastError, SchemaMismatchError, TransformError
 from holdfast.ledger.row_files import read_chunk, read_keys
 from holdfast.ledger.task_log import read_task_records
 from holdfast.model.work import TaskRecord, Work
@@ -19,7 +23,10 @@ from holdfast.worker import quarantine as quarantine_module
 from holdfast.worker.batch_steps import FailedRow, Step
 from holdfast.worker.checkpoints import Checkpoints, TaskFencedError
 from holdfast.worker.coverage import hash_sums, key_hashes
+from tests.fakes.broken_texts import texts
+from tests.fakes.iceberg_tables import Lake, new_table
 from tests.fakes.memory_storage import DriverDiedError
+from tests.fakes.memory_submitter import MemorySubmitter
 from tests.fakes.rig import LAYOUT, STORE, Rig
 from tests.fakes.row_functions import DUE_AT_ONCE_S, QUICK, RowFunction, batch, run_task
 from tests.fakes.task_ledgers import (
@@ -386,3 +393,45 @@ def test_records_of_0_1_have_neither_quarantine_nor_cost(name: str) -> None:
     assert {(record.quarantine, record.cost) for record in records} == {(None, 0.0)}
     for seal in rig.log().seals.values():
         assert (seal.quarantined_rows, seal.dropped_cost, seal.killed_seconds) == (0, 0.0, 0.0)
+
+
+# ---- Texts that are not UTF-8
+IN_TEXTS = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+
+
+def in_texts(name: pa.Array) -> MemorySubmitter:
+    """Return an input of three rows whose middle name is not UTF-8."""
+    return MemorySubmitter(pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), name], ["id", "name"]))
+
+
+@pytest.mark.parametrize("transform", [None, lambda batch: batch, per_row(lambda row: row)])
+def test_a_row_with_a_text_that_is_not_utf_8_is_quarantined(
+    tmp_path: Path,
+    transform: Any,  # noqa: ANN401 - any transform.
+) -> None:
+    """The others land, and what is stored of it can be read back."""
+    sink, _ = new_table(tmp_path, IN_TEXTS)
+    lake, name = Lake(sink), texts(b"a", b"\xc3\x28", b"c")
+    report = lake.start(in_texts(name), transform=transform, on_error="quarantine")
+    assert (report.quarantined_rows, lake.ids()) == (1, [1, 3])
+    ((uri, chunk),) = quarantine_chunks(lake.ledger()).items()
+    (found,) = read_chunk(lake.storage, uri, chunk)
+    (row,) = found.to_pylist()
+    assert (row["key"], row["input"]) == ({"id": 2}, {"id": 2, "name": "\ufffd("})
+    assert "UTF-8" in row["error"] or "utf-8" in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [(None, SchemaMismatchError), (per_row(lambda row: row), TransformError)],
+)
+def test_by_default_a_text_that_is_not_utf_8_ends_the_job(
+    tmp_path: Path,
+    transform: Any,  # noqa: ANN401 - any transform.
+    expected: type[HoldfastError],
+) -> None:
+    """The error names the keys of the batch, or the row's own, and recommends no retry."""
+    sink, _ = new_table(tmp_path, IN_TEXTS)
+    with pytest.raises(expected, match=r"(?i)utf-8.*(?:id=1\) to \(id=3|id=2)") as caught:
+        Lake(sink).start(in_texts(texts(b"a", b"\xc3\x28", b"c")), transform=transform)
+    assert not caught.value.retry_safe

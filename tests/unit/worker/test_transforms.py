@@ -205,3 +205,20 @@ def test_a_worker_keeps_only_the_objects_it_used_last() -> None:
 def test_without_a_transform_rows_are_passed_on() -> None:
     """The batch is handed on as it is, not copied."""
     assert ready(None)(BATCH) is BATCH
+
+
+@pytest.mark.parametrize("container", [dict, pd.DataFrame])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_objects_with_nanoseconds_are_refused(container: Any, *, is_nested: bool) -> None:  # noqa: ANN401
+    """Of objects pyarrow would take the microseconds; a typed column has all."""
+    moments = [pd.Timestamp(0), pd.NaT, pd.Timestamp("2024-01-01T00:00:00.000001002")]
+
+    def column(values: list[Any]) -> Any:  # noqa: ANN401 - what the container takes.
+        return pd.Series([[{"at": v}] if is_nested else v for v in values], dtype=object)
+
+    with pytest.raises(TransformOutputError, match=r"'a': .*000001002 has nanoseconds"):
+        list(output_batches(container({"a": column(moments)})))
+    (whole,) = output_batches(container({"a": column(moments[:2])}))
+    assert whole.num_rows == 2
+    (typed,) = output_batches(container({"a": pd.Series(moments)}))
+    assert typed["a"].to_pylist() == [moments[0], None, moments[2]]
