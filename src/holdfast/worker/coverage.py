@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from holdfast.errors import LedgerDamagedError
+from holdfast.errors import LedgerDamagedError, SchemaMismatchError
 from holdfast.ledger.row_files import KeyFile, read_key_table
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import NOTHING, Coverage, Ranges, Span
+from holdfast.sinks.conform import refuse_broken_text
 from holdfast.sources.base import KEY_HASH, ROW_HASH, TAG_COLUMN
 from holdfast.storage.port import Storage
 
@@ -364,6 +365,19 @@ def refuse_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> None:
         raise NullKeysError(nulls)
 
 
+def _refuse_broken_key(name: str, column: pa.Array) -> None:
+    """Refuse keys that could not be read back from a record.
+
+    Raises:
+        SchemaMismatchError: A key is a text that is not UTF-8.
+    """
+    try:
+        refuse_broken_text(column)
+    except ValueError as error:
+        problem = f"as a key, {error}; leave such rows out of the input"
+        raise SchemaMismatchError(table="the ledger", column=name, problem=problem) from error
+
+
 class CoveredKeys:
     """Collects the keys of one record and writes them to storage."""
 
@@ -395,8 +409,13 @@ class CoveredKeys:
         Args:
             batch: The rows.
             tags: Spark's own hashes of each row; None to hash the key here.
+
+        Raises:
+            SchemaMismatchError: A key is a text that is not UTF-8.
         """
         columns = [batch.column(name) for name in self._key]
+        for name, column in zip(self._key, columns, strict=True):
+            _refuse_broken_key(name, column)
         hashed = hashes_of(tags)
         low, high = hash_sums(hashed[KEY_HASH] if KEY_HASH in hashed else key_hashes(columns))
         if ROW_HASH in hashed:

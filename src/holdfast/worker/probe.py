@@ -101,7 +101,13 @@ class ProbePlan:
 
     def _row_schema(self, transform: PerRow, rows: pa.RecordBatch) -> pa.Schema:
         calls = Calls(transform)
-        for number, row in enumerate(rows.to_pylist()):
+        failed: Exception = ValueError("no row could be converted")
+        for number in range(rows.num_rows):
+            try:
+                row = rows.slice(number, 1).to_pylist()[0]
+            except (OverflowError, ValueError) as error:  # As in `RowWindow`.
+                failed = error
+                continue
             calls.start(number, row)
             while calls.in_flight:
                 for answer in calls.answers(_WAIT_S):

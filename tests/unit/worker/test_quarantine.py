@@ -435,3 +435,15 @@ def test_by_default_a_text_that_is_not_utf_8_ends_the_job(
     with pytest.raises(expected, match=r"(?i)utf-8.*(?:id=1\) to \(id=3|id=2)") as caught:
         Lake(sink).start(in_texts(texts(b"a", b"\xc3\x28", b"c")), transform=transform)
     assert not caught.value.retry_safe
+
+
+@pytest.mark.parametrize("on_error", ["raise", "quarantine"])
+def test_a_key_that_is_not_utf_8_is_refused_by_name(tmp_path: Path, on_error: str) -> None:
+    """It could not be read back: without this its own record would be called damaged."""
+    schema = Schema(NestedField(1, "id", StringType()), NestedField(2, "n", LongType()))
+    keys, numbers = texts(b"a", b"\xc3\x28", b"c"), pa.array([1, 2, 3])
+    rows = pa.RecordBatch.from_arrays([keys, numbers], ["id", "n"])
+    sink, _ = new_table(tmp_path, schema)
+    for _ in range(2):
+        with pytest.raises(SchemaMismatchError, match=r"'id' does not fit .* not UTF-8"):
+            Lake(sink).start(MemorySubmitter(rows), on_error=on_error)
