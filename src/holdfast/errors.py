@@ -272,8 +272,8 @@ class BudgetReachedError(RunError):
     """What is left of the run's budget does not pay for another row; finished work is kept."""
 
     happened = (
-        "run {run_id!r} has reached its budget: {spent:,.8g} of {budget:,.8g} are spent, and "
-        "{rows_left} rows are left"
+        "run {run_id!r} has reached its budget: {spent:,.8g} of {budget:,.8g} are spent, "
+        "{held:,.8g} more are held by killed tasks, and {rows_left} rows are left"
     )
     retry_safe = False
     advice = (
@@ -282,8 +282,8 @@ class BudgetReachedError(RunError):
     )
 
     budget: float
-    # With what killed tasks may have spent since their last record.
     spent: float
+    held: float
     # "unknown" if the input is not measured.
     rows_left: int | str
 

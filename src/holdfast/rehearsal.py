@@ -25,9 +25,10 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunFile
 from holdfast.ledger.task_log import JobLedger
+from holdfast.model.costs import readable_amount
 from holdfast.model.identity import Identity
 from holdfast.model.records import Ready
-from holdfast.model.report import Report, counted, readable_amount, readable_time
+from holdfast.model.report import Report, counted, readable_time
 from holdfast.opening import active_session, open_table
 from holdfast.progress.events import Listener, refusal_heard
 from holdfast.sinks.base import Filter, Sink, TableView

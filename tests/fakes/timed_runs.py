@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from holdfast.engine.watch import Observation
 from holdfast.engine.workbook import Gathered
+from holdfast.model.costs import Spent
 from holdfast.model.coverage import Coverage, InputSums
 from holdfast.model.history import StartEnd, progress_of, starts_of
 from holdfast.model.records import Body, Plan, Record, Seal, Stop
@@ -140,7 +141,7 @@ def timed_run(*starts: TimedStart, shape: Shape | None = None) -> Observation:
         starts=found,
         work=work,
         logs=[],
-        lost_cost=0.0,
+        spent=Spent(paid=work.cost, lost=0.0, held=0.0),
     )
     return replace(
         look(Rig()),

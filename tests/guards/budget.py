@@ -25,8 +25,8 @@ BUDGET_GUARDS = (
     Guard(
         name="budget: a guess of what was lost is not money",
         file="engine/workbook.py",
-        before="    return 0.0 if any(claim.budget is not None",
-        after="    return 0.0 if any(False",
+        before="    is_capped = any(claim.budget is not None",
+        after="    is_capped = any(False",
         test=f"{_RUNS} -k guess",
     ),
     Guard(
@@ -104,6 +104,20 @@ BUDGET_GUARDS = (
         file="engine/workbook.py",
         before="        self.tally.killed_cost += killed_cost(accounts, found)\n",
         after="",
+        test=f"{_RUNS} -k any_write",
+    ),
+    Guard(
+        name="budget: what killed tasks held is not reported as paid",
+        file="model/costs.py",
+        before="        return cls(paid=work.cost + lost, lost=",
+        after="        return cls(paid=work.cost + lost + killed_cost, lost=",
+        test=f"{_RUNS} -k large_budget",
+    ),
+    Guard(
+        name="budget: what killed tasks held counts against it",
+        file="model/costs.py",
+        before="        return self.paid + self.held\n",
+        after="        return self.paid\n",
         test=f"{_RUNS} -k any_write",
     ),
     Guard(

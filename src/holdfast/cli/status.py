@@ -11,10 +11,10 @@ from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.advice import driver_alive, next_step
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.ledger.ports import Ports
+from holdfast.model.costs import cost_lines
 from holdfast.model.history import Start
 from holdfast.model.records import Receipt, kind_of
 from holdfast.model.report import (
-    cost_lines,
     counted,
     merged_by,
     readable_size,
@@ -76,6 +76,7 @@ def status_json(seen: Observation, store: str, ports: Ports) -> dict[str, Any]:
         "cost": progress.cost,
         "kept_cost": progress.kept_cost,
         "lost_cost": progress.lost_cost,
+        "held_cost": progress.held_cost,
         "budget": progress.budget,
         "snapshot_id": receipt.snapshot_id if receipt else None,
         "replaced_rows": receipt.removed_rows if receipt else None,

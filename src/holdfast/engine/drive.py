@@ -237,7 +237,7 @@ class Driver:
         self, report: Report, book: Workbook, kept: Work, options: WriteOptions
     ) -> Report:
         """Return the report of a start that has landed, given the work that it began with."""
-        kept, tally = kept.only(book.work), book.tally
+        kept, tally, spent = kept.only(book.work), book.tally, book.spent
         return replace(
             report,
             tasks=tally.tasks,
@@ -255,7 +255,8 @@ class Driver:
             quarantined_rows=book.work.quarantined_rows,
             cost_by_epoch=_cost_by_epoch(book.work),
             kept_cost=kept.cost,
-            lost_cost=book.lost_cost,
+            lost_cost=spent.lost,
+            held_cost=spent.held,
             budget=options.budget,
         )
 

@@ -216,7 +216,7 @@ class RowsStage:
         cost, rows = book.work.cost_and_rows
         mean = max(0.0, cost / max(1, rows))
         allowance = Allowance.of(
-            max(0.0, options.budget - book.paid),
+            max(0.0, options.budget - book.spent.at_most),
             slots=start.submitter.slots,
             row_cost=mean if callable(options.cost) else float(options.cost),
             is_exact=not callable(options.cost),
@@ -277,12 +277,13 @@ def _refuse_to_spend(start: Start) -> NoReturn:
     Raises:
         BudgetReachedError: Always.
     """
-    book = start.book
+    book, spent = start.book, start.book.spent
     left = book.input_sums.rows - book.work.sums.rows if book.input_sums else "unknown"
     raise BudgetReachedError(
         run_id=start.ledger.run_id,
         budget=start.options.budget or 0.0,
-        spent=book.paid,
+        spent=spent.paid,
+        held=spent.held,
         rows_left=left,
     )
 

@@ -12,12 +12,13 @@ from typing import TypeVar
 from holdfast.engine.takeover import beat_every_s
 from holdfast.engine.workbook import (
     Gathered,
+    Tally,
     accept,
     accounts_of,
     gather,
-    guessed_seconds,
     killed_cost,
     killed_seconds,
+    spent_on,
 )
 from holdfast.errors import SettingsError
 from holdfast.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ from holdfast.ledger.parts import read_work
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers, list_objects, walk
 from holdfast.ledger.task_log import read_logs
+from holdfast.model.costs import Spent
 from holdfast.model.coverage import InputSums
 from holdfast.model.history import Progress, RunState, RunStatus, Start, progress_of, starts_of
 from holdfast.model.identity import Identity
@@ -61,7 +63,7 @@ def status(ledger: Ledger) -> RunStatus:
     claim = log.claims[max(log.claims)] if log.claims else None
     state, end = state_of(log, last), log.records[-1].body if log.records else None
     budget = claim.budget if claim else None
-    spent = None if budget is None else Watcher(ledger=ledger).look().progress.cost
+    seen = None if budget is None else Watcher(ledger=ledger).look().progress
     return RunStatus(
         run_id=ledger.run_id,
         state=state,
@@ -76,7 +78,8 @@ def status(ledger: Ledger) -> RunStatus:
         snapshot_id=log.receipt.snapshot_id if log.receipt else None,
         stopped_by=end.why if isinstance(end, Stop) and state == "stopped" else "",
         budget=budget,
-        spent=spent,
+        spent=seen.cost if seen else None,
+        held=seen.held_cost if seen else 0.0,
     )
 
 
@@ -276,7 +279,7 @@ class Watcher:
             starts=starts,
             work=gathered.work,
             logs=[records for records in gathered.logs.values() if records[0].claim == current],
-            lost_cost=_lost_cost(ledger, last, starts, gathered, claims),
+            spent=_spent(ledger, last, starts, gathered, claims),
         )
         return Observation(
             identity=self._identity,
@@ -321,27 +324,28 @@ class Watcher:
         return logs
 
 
-def _lost_cost(
+def _spent(
     ledger: Ledger,
     last: Seal | None,
     starts: Sequence[Start],
     gathered: Gathered,
     claims: Sequence[int],
-) -> float:
-    """Return about what was paid for rows that do not count, as the next start would report it."""
-    log = ledger.log
-    dropped, killed = (last.dropped_cost, last.killed_seconds) if last else (0.0, 0.0)
-    taken = last.killed_cost if last else 0.0
+) -> Spent:
+    """Return what the run has spent, as the next start would report it."""
+    log, tally = ledger.log, Tally()
+    if last is not None:
+        tally.dropped_cost, tally.killed_seconds = last.dropped_cost, last.killed_seconds
+        tally.killed_cost = last.killed_cost
     if log.receipt is None:
         # Tasks of a start that has not ended, as far as is known, may still be at work.
         running = [start for start in starts[-1:] if not start.end]
         at_work = {job.claim for start in running for job in start.passes}
         ended = [task for task in gathered.open_logs if task[0].claim not in at_work]
-        killed += killed_seconds(log, ended)
-        dropped += gathered.dropped_cost
+        tally.killed_seconds += killed_seconds(log, ended)
+        tally.dropped_cost += gathered.dropped_cost
         dead = [claim for claim in claims if claim not in at_work]
-        taken += killed_cost(accounts_of(ledger, dead), gathered)
-    return gathered.work.lost_cost(dropped, guessed_seconds(log, killed), taken)
+        tally.killed_cost += killed_cost(accounts_of(ledger, dead), gathered)
+    return spent_on(log, gathered.work, tally)
 
 
 def _lengthen(starts: Sequence[Start], records: Iterable[TaskRecord]) -> None:

@@ -24,6 +24,7 @@ from holdfast.ledger.row_files import KeyFiles
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers, walk
 from holdfast.ledger.task_log import read_logs, read_records
+from holdfast.model.costs import Spent
 from holdfast.model.coverage import InputSums, Span
 from holdfast.model.records import PartReference, Seal
 from holdfast.model.work import TaskRecord, Work
@@ -209,16 +210,22 @@ def killed_seconds(log: RunLog, open_logs: Iterable[Sequence[TaskRecord]]) -> fl
     return sum((log.claims[claim].checkpoint_every_s or 0.0) / 2 for claim in claims)
 
 
-def guessed_seconds(log: RunLog, seconds: float) -> float:
-    """Return which of these seconds are priced: a run with a budget counts only what is known.
-
-    A guess might be far above what was spent, and would use the budget up.
+def spent_on(log: RunLog, work: Work, tally: Tally) -> Spent:
+    """Return what a run has spent, by what counts and by what was left out or lost.
 
     Args:
         log: The run log.
-        seconds: How long killed tasks without an account had worked since their last record.
+        work: The work that counts.
+        tally: What was left out or lost since the run began.
     """
-    return 0.0 if any(claim.budget is not None for claim in log.claims.values()) else seconds
+    # With a budget only what is known counts: a guess might use it up.
+    is_capped = any(claim.budget is not None for claim in log.claims.values())
+    return Spent.of(
+        work,
+        dropped_cost=tally.dropped_cost,
+        killed_seconds=0.0 if is_capped else tally.killed_seconds,
+        killed_cost=tally.killed_cost,
+    )
 
 
 def accounts_of(ledger: Ledger, claims: Iterable[int]) -> dict[int, Account]:
@@ -332,16 +339,9 @@ class Workbook:
         return self._log.run_id
 
     @property
-    def lost_cost(self) -> float:
-        """About what was paid for rows that do not count."""
-        tally = self.tally
-        seconds = guessed_seconds(self._log, tally.killed_seconds)
-        return self.work.lost_cost(tally.dropped_cost, seconds, tally.killed_cost)
-
-    @property
-    def paid(self) -> float:
-        """What all answers have cost, as far as it is known."""
-        return self.work.cost + self.lost_cost
+    def spent(self) -> Spent:
+        """What all answers have cost, and what killed tasks may have spent besides."""
+        return spent_on(self._log, self.work, self.tally)
 
     @property
     def planned_columns(self) -> Sequence[str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from holdfast.model.costs import Spent, budget_text, held_text
 from holdfast.model.records import Abort, Body, Claim, Plan, Ready, Receipt, Record, Stop
-from holdfast.model.report import budget_text, counted
+from holdfast.model.report import counted
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.text import done_of, printable
 
@@ -168,9 +169,11 @@ class RunStatus:
     error: str = ""
     # The error or signal that ended the last start of a stopped run, with its message.
     stopped_by: str = ""
-    # The budget that the last start was given, and about what of it is spent; None without one.
+    # The budget that the last start was given, and what of it is recorded as paid; None without
+    # one. And what killed tasks held of it, and may have spent.
     budget: float | None = None
     spent: float | None = None
+    held: float = 0.0
 
     @classmethod
     def damaged(cls, run_id: str, error: str) -> RunStatus:
@@ -204,7 +207,9 @@ class RunStatus:
         if failed:
             lines.append(("failed", f"{counted(failed, 'row')}: see run.quarantined()"))
         if self.budget is not None:
-            lines.append(("budget", budget_text(self.budget, self.spent or 0.0)))
+            if self.held:
+                lines.append(("held", held_text(self.held)))
+            lines.append(("budget", budget_text(self.budget, self.spent or 0.0, self.held)))
         if self.snapshot_id is not None:
             lines.append(("snapshot", str(self.snapshot_id)))
         if self.starts:
@@ -239,11 +244,13 @@ class Progress:
     task_seconds: float = 0.0
     waited_s: float = 0.0
     kept_seconds: float = 0.0
-    # As in a start's report: all that was paid; of it, what earlier starts had paid for rows that
-    # count; and about what was paid for rows that do not.
+    # As in a start's report: all that is recorded as paid; of it, what earlier starts had paid for
+    # rows that count, and what was paid for rows that do not; and what killed tasks may have spent
+    # besides.
     cost: float = 0.0
     kept_cost: float = 0.0
     lost_cost: float = 0.0
+    held_cost: float = 0.0
     # The most that all may cost, as given to the last start; None without a limit.
     budget: float | None = None
     # The peak memory of a worker process.
@@ -282,7 +289,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
     starts: Sequence[Start],
     work: Work,
     logs: Sequence[Sequence[TaskRecord]],
-    lost_cost: float,
+    spent: Spent,
 ) -> Progress:
     """Add up the progress of a run.
 
@@ -293,7 +300,7 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         starts: All starts, the last one last.
         work: All records that count.
         logs: The task logs of the current job.
-        lost_cost: About what was paid for rows that do not count.
+        spent: What it has spent on answers.
     """
     start = starts[-1] if starts else None
     first = start.first_claim if start else 0
@@ -316,9 +323,10 @@ def progress_of(  # noqa: PLR0913 - each is a part of what was found.
         task_seconds=sum(record.seconds for record in fresh),
         waited_s=sum(record.usage.waited_s for record in fresh),
         kept_seconds=kept.seconds,
-        cost=work.cost + lost_cost,
+        cost=spent.paid,
         kept_cost=kept.cost,
-        lost_cost=lost_cost,
+        lost_cost=spent.lost,
+        held_cost=spent.held,
         budget=start.budget if start else None,
         memory_bytes=max((record.usage.memory_bytes for record in fresh), default=0),
         start=start.number if start else 0,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
+from holdfast.model.costs import cost_lines
 from holdfast.model.records import Intent, MergeCounts, Ready, Receipt
 from holdfast.text import printable
 
@@ -26,8 +27,6 @@ _NEXT = "run.staged_rows() shows the rows, run.commit() commits them"
 # Lance's optimize_indices() may bring back what an index of several parts answered before
 # update_columns.
 _REBUILD = "optimize_indices() adds new rows; after update_columns build it again (replace=True)"
-# Sums of costs are rounded.
-_ROUNDING = 1e-9
 _MINUTE_S = 60
 _SHORT_S = 10
 # When to advise on small files: many files, and many per task, so that a small job is left alone.
@@ -91,12 +90,15 @@ class Report:
     # Rows that failed, and are in the quarantine instead of the table.
     quarantined_rows: int = 0
     # The cost of the answers, in the unit of `cost=`: of those that count, by the claim under which
-    # they were paid for; of these, what earlier starts had paid; and approximately what was paid
-    # for rows that were lost to kills, or left out.
+    # they were paid for; of these, what earlier starts had paid; and what was paid for rows that
+    # were lost, or left out. All of it is recorded as paid.
     cost_by_epoch: Mapping[int, float] = field(default_factory=dict)
     kept_cost: float = 0.0
     lost_cost: float = 0.0
-    # The most that it may be; None without a limit.
+    # What killed tasks may have spent besides: with a budget, what they had taken and not recorded;
+    # without one, an estimate.
+    held_cost: float = 0.0
+    # The most that all of this may be; None without a limit.
     budget: float | None = None
     # How many rows each index of the table lacks, by its name.
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
@@ -110,7 +112,7 @@ class Report:
 
     @property
     def cost(self) -> float:
-        """The total cost, as far as the run knows."""
+        """All that is recorded as paid."""
         return sum(self.cost_by_epoch.values()) + self.lost_cost
 
     @property
@@ -221,70 +223,6 @@ class Report:
             f"{readable_size(read)} read, {readable_size(written)} written, "
             f"{self.io['requests']:,.0f} requests, waited {readable_time(self.io['waited_s'])}"
         )
-
-
-def cost_text(cost: float, kept: float, lost: float) -> str:
-    """Say what a run has cost.
-
-    Args:
-        cost: All that was paid for answers.
-        kept: Of it, what earlier starts had paid for rows that count.
-        lost: Of it, about what was paid for rows that do not count.
-    """
-    parts = [f"{readable_amount(cost)} paid"]
-    parts += [f"about {readable_amount(lost)} of it lost"] if lost else []
-    parts += [f"{readable_amount(kept)} saved by resuming"] if kept else []
-    return ", ".join(parts)
-
-
-class Costs(Protocol):
-    """What a run has cost: see `Report`."""
-
-    @property
-    def cost(self) -> float:
-        """All that was paid."""
-
-    @property
-    def kept_cost(self) -> float:
-        """Of it, what earlier starts had paid for rows that count."""
-
-    @property
-    def lost_cost(self) -> float:
-        """Of it, about what was paid for rows that do not count."""
-
-    @property
-    def budget(self) -> float | None:
-        """The most that it may be."""
-
-
-def cost_lines(costs: Costs) -> list[tuple[str, str]]:
-    """Return what a run has cost, and what is left of its budget, as names and values."""
-    found = []
-    if costs.cost:
-        found.append(("cost", cost_text(costs.cost, costs.kept_cost, costs.lost_cost)))
-    if costs.budget is not None:
-        found.append(("budget", budget_text(costs.budget, costs.cost)))
-    return found
-
-
-def budget_text(budget: float, spent: float) -> str:
-    """Say what is left of a budget."""
-    left = left_of(budget, spent)
-    rest = f"{readable_amount(left)} left" if left >= 0 else f"{readable_amount(-left)} too much"
-    return f"{readable_amount(spent)} of {readable_amount(budget)} spent, {rest}"
-
-
-def left_of(budget: float, spent: float) -> float:
-    """Return what is left of a budget; below 0 if it is exceeded, and not only by rounding."""
-    left = budget - spent
-    return left if abs(left) > _ROUNDING * budget else 0.0
-
-
-def readable_amount(value: float) -> str:
-    """Return an amount of money in readable form: `1,234.5`, or three digits of a small one."""
-    if abs(value) < 1:
-        return f"{value:.3g}"
-    return f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
 def readable_size(size_bytes: int) -> str:

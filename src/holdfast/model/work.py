@@ -506,21 +506,6 @@ class Work:
         """The cost of all answers that its records know of."""
         return sum(record.paid for record in self.records)
 
-    def lost_cost(
-        self, dropped_cost: float, killed_seconds: float, killed_cost: float = 0.0
-    ) -> float:
-        """Return about what was paid for rows that do not count.
-
-        Args:
-            dropped_cost: What was paid for rows that were left out.
-            killed_seconds: How long killed tasks worked since their last record; priced at the
-                average rate of this work.
-            killed_cost: What killed tasks had taken of a budget since then.
-        """
-        rate = self.cost / self.seconds if self.seconds else 0.0
-        lost = sum(record.lost_cost for record in self.records)
-        return lost + dropped_cost + killed_cost + killed_seconds * rate
-
     @property
     def with_keys(self) -> tuple[TaskRecord, ...]:
         """The records that cover input rows."""

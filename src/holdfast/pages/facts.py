@@ -8,12 +8,11 @@ from typing import Any
 
 from holdfast.engine.advice import Tone, standing_of, words_of_log
 from holdfast.engine.watch import Observation
+from holdfast.model.costs import HELD, left_of, readable_amount
 from holdfast.model.history import unix_seconds
 from holdfast.model.records import Abort, Body, Record, Seal, Stop, kind_of
 from holdfast.model.report import (
-    left_of,
     merged_by,
-    readable_amount,
     readable_size,
     readable_time,
     replaced_by,
@@ -141,10 +140,12 @@ class Totals:
     kept_rows: int
     kept_seconds: float
     kept_cost: float
-    # All that was paid; of it, about what was paid for rows that do not count.
+    # All that is recorded as paid; of it, what was paid for rows that do not count; and what killed
+    # tasks may have spent besides.
     cost: float
     lost_cost: float
-    # The most that it may be; None without a limit.
+    held_cost: float
+    # The most that all may be; None without a limit.
     budget: float | None
     # Roughly how long killed tasks had worked after their last record.
     lost_seconds: float
@@ -186,6 +187,7 @@ def totals_of(seen: Observation, summaries: Sequence[StartSummary]) -> Totals:
         kept_cost=progress.kept_cost,
         cost=progress.cost,
         lost_cost=progress.lost_cost,
+        held_cost=progress.held_cost,
         budget=progress.budget,
         lost_seconds=_lost_seconds(seen.log),
         files=progress.files,
@@ -206,8 +208,10 @@ def tiles_of(totals: Totals) -> list[Tile]:
         tiles += _kept(totals)
     if totals.cost:
         tiles.append(_paid(totals))
+    if totals.held_cost:
+        tiles.append(Tile(name="held", value=readable_amount(totals.held_cost), note=HELD))
     if totals.budget is not None:
-        left = left_of(totals.budget, totals.cost)
+        left = left_of(totals.budget, totals.cost, totals.held_cost)
         note = "left for further calls" if left >= 0 else "spent beyond it"
         value = f"{readable_amount(abs(left))} of {readable_amount(totals.budget)}"
         tiles.append(Tile(name="budget", value=value, note=note))
@@ -258,7 +262,7 @@ def _kept(totals: Totals) -> list[Tile]:
 
 
 def _paid(totals: Totals) -> Tile:
-    lost = f"about {readable_amount(totals.lost_cost)} of it lost; " if totals.lost_cost else ""
+    lost = f"{readable_amount(totals.lost_cost)} of it lost; " if totals.lost_cost else ""
     note = f"{lost}answered calls only, without those that failed or timed out"
     return Tile(name="paid", value=readable_amount(totals.cost), note=note)
 

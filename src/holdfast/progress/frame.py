@@ -14,12 +14,10 @@ from typing import Any
 from holdfast.engine.advice import doing
 from holdfast.engine.takeover import silent_after_s
 from holdfast.engine.watch import Observation
+from holdfast.model.costs import budget_text, cost_lines, cost_text, held_text
 from holdfast.model.history import Progress, steps_of, unix_seconds
 from holdfast.model.records import Plan
 from holdfast.model.report import (
-    budget_text,
-    cost_lines,
-    cost_text,
     counted,
     readable_size,
     readable_time,
@@ -224,8 +222,11 @@ def one_line(frame: Frame) -> str:
         parts.append(f"{progress.kept_rows:,} rows kept")
     if progress.cost:
         parts.append(cost_text(progress.cost, 0.0, progress.lost_cost))
+    if progress.held_cost:
+        parts.append(f"held {held_text(progress.held_cost)}")
     if progress.budget is not None:
-        parts.append(f"budget {budget_text(progress.budget, progress.cost)}")
+        budget = budget_text(progress.budget, progress.cost, progress.held_cost)
+        parts.append(f"budget {budget}")
     parts += [f"start {_doing(frame)}", calm_time(frame.elapsed_s)]
     if frame.silent_s:
         parts.append(f"no record for {calm_time(frame.silent_s)}")

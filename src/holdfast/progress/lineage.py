@@ -175,4 +175,5 @@ def _figures(event: Event) -> dict[str, float]:
         "kept_rows": seen.kept_rows,
         "failed_rows": seen.quarantined_rows,
         "cost": seen.cost,
+        "held_cost": seen.held_cost,
     }

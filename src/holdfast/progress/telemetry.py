@@ -25,8 +25,9 @@ def open_telemetry(
     """Return a function for `on_event=` that records spans and counters of OpenTelemetry.
 
     A span for each start, and in it one for each pass and for the commit. Counters, by table:
-    `holdfast.rows`, `holdfast.failed_rows`, `holdfast.cost`, `holdfast.staged` (bytes) and
-    `holdfast.storage.wait` (seconds that tasks waited for storage).
+    `holdfast.rows`, `holdfast.failed_rows`, `holdfast.cost`, `holdfast.held_cost` (what killed
+    tasks may have spent besides), `holdfast.staged` (bytes) and `holdfast.storage.wait` (seconds
+    that tasks waited for storage).
 
     Args:
         tracer_provider: Where spans go; by default the process's own provider.
@@ -54,6 +55,9 @@ class _Telemetry:
             "rows": meter.create_counter("holdfast.rows", "{row}", "rows made durable"),
             "failed_rows": meter.create_counter("holdfast.failed_rows", "{row}", "rows set aside"),
             "cost": meter.create_counter("holdfast.cost", "1", "the sum of cost="),
+            "held_cost": meter.create_counter(
+                "holdfast.held_cost", "1", "held by killed tasks, perhaps spent"
+            ),
             "bytes": meter.create_counter("holdfast.staged", "By", "table files written"),
             "waited": meter.create_counter(
                 "holdfast.storage.wait", "s", "how long tasks waited for storage"
@@ -113,6 +117,7 @@ class _Telemetry:
             "rows": seen.good_rows,
             "failed_rows": seen.quarantined_rows,
             "cost": seen.cost,
+            "held_cost": seen.held_cost,
             "bytes": seen.size_bytes,
             "waited": seen.waited_s,
         }

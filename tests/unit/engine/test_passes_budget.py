@@ -21,9 +21,11 @@ from holdfast.errors import (
     SettingsError,
     TransformError,
 )
+from holdfast.model.costs import cost_lines, left_of
 from holdfast.model.records import Plan
 from holdfast.model.report import Report
 from holdfast.pages.facts import tiles_of, totals_of
+from holdfast.progress.events import Event
 from holdfast.progress.frame import frame_of, lines_of, one_line
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_scan import MemoryScan
@@ -131,7 +133,8 @@ def test_the_error_says_what_is_spent_and_left_and_what_to_do() -> None:
     error = caught.value
     assert (error.budget, error.rows_left, error.retry_safe) == (0.3, 17, False)
     assert error.summary == (
-        "run 'r' has reached its budget: 0.3 of 0.3 are spent, and 17 rows are left"
+        "run 'r' has reached its budget: 0.3 of 0.3 are spent, 0 more are held by killed tasks, "
+        "and 17 rows are left"
     )
     assert "higher budget=" in str(error)
 
@@ -210,8 +213,9 @@ def killed_anywhere(
         report = rig.start(transform=transform, budget=100.0, **options)
         assert rig.table.ids == ALL
         # The answer that the kill came with cannot be known.
-        assert before + len(transform.ids) <= report.cost + in_flight
-        found.append((before, report.lost_cost))
+        assert before + len(transform.ids) <= report.cost + report.held_cost + in_flight
+        assert report.cost <= before + len(transform.ids)
+        found.append((before, report.lost_cost + report.held_cost))
         if not was_killed:
             return found
     raise AssertionError("it never ended by itself")
@@ -364,12 +368,12 @@ class Shown(Rig):
         ledger = self.ledger()
         seen, found = Watcher(ledger=ledger).look(), status(ledger)
         progress = seen.progress
-        assert (found.budget, found.spent or 0.0) == (
-            progress.budget,
-            progress.cost if found.budget else 0.0,
-        )
+        assert found.budget == progress.budget
+        if found.budget:
+            assert (found.spent, found.held) == (progress.cost, progress.held_cost)
         json = status_json(seen, ledger.store, ledger.ports)
         assert (json["budget"], json["cost"]) == (progress.budget, progress.cost)
+        assert json["held_cost"] == progress.held_cost
         frame = frame_of(seen, 0.0)
         lines = [text for name, text in lines_of(frame) if name == "budget"]
         assert all(f"budget {text}" in one_line(frame) for text in lines)
@@ -390,14 +394,42 @@ def test_status_progress_and_page_say_budget_spent_and_left() -> None:
     rig.time.sleep(10_000.0)
     stopped(rig, transform=WatchedTransform(), cost=1.0, budget=15.0)
     assert rig.shown() == [
-        "15 of 15 spent, 0 left",
-        "15 of 15 spent, 0 left",
+        "7 of 15 spent, 8 held by killed tasks, 0 left",
+        "7 of 15 spent, 8 held by killed tasks, 0 left",
         "0 of 15 left for further calls",
     ]
     report = rig.start(transform=WatchedTransform(), cost=1.0, budget=60.0)
-    assert report.lost_cost >= 7.0
+    assert (report.cost, report.lost_cost, report.held_cost) == (20.0, 0.0, 8.0)
     budget = next(line for line in str(report).splitlines() if line.startswith("  budget"))
-    assert f"{report.cost:g} of 60 spent" in budget
+    assert "20 of 60 spent, 8 held by killed tasks, 32 left" in budget
+
+
+def test_what_a_killed_task_held_of_a_large_budget_is_not_called_paid() -> None:
+    """One row was answered, and the task had taken far more: it is perhaps spent, and shown so."""
+    rig, transform = Shown(), WatchedTransform()
+    transform.at[1] = rig.storage.kill
+    options: dict[str, Any] = {"cost": 1.0, "budget": 1e6, "batch_rows": 1}
+    rig.start_and_die(transform=transform, **options)
+    rig.time.sleep(10_000.0)
+    report = rig.start(transform=WatchedTransform(), **options)
+    assert (report.cost, rig.table.ids) == (20.0, ALL)
+    assert report.held_cost > 1_000.0
+    held = f"{report.held_cost:,.2f}".rstrip("0").rstrip(".")
+    shown = f"{held} by killed tasks, perhaps spent"
+    seen, found = Watcher(ledger=rig.ledger()).look(), status(rig.ledger())
+    frame = frame_of(seen, 0.0)
+    tiles = {tile.name: f"{tile.value} {tile.note}" for tile in tiles_of(totals_of(seen, ()))}
+    assert (dict(lines_of(frame))["held"], tiles["held"]) == (shown, shown)
+    assert f"held {shown}" in one_line(frame)
+    assert all(f"  held      {shown}" in str(each) for each in (report, found))
+    assert dict(cost_lines(seen.progress))["held"] == shown
+    told = Event(
+        kind="progress", at=0.0, run_id="r", table="t", location="", progress=seen.progress
+    )
+    assert told.to_json()["progress"]["held_cost"] == report.held_cost
+    assert (tiles["paid"].split()[0], found.spent) == ("20", 20.0)
+    # The budget counts it as if it were spent.
+    assert left_of(1e6, report.cost, report.held_cost) == 1e6 - 20.0 - report.held_cost
 
 
 def test_without_a_budget_nothing_speaks_of_one() -> None:
@@ -443,4 +475,4 @@ def test_a_guess_of_what_a_kill_has_cost_does_not_use_the_budget_up() -> None:
     assert stopped(rig, transform=guess, cost=1.0, budget=15.0, checkpoint_every=600.0) <= 15.0
     assert guess.ids
     report = rig.start(transform=WatchedTransform(), cost=1.0, budget=60.0)
-    assert report.rows == len(ALL)
+    assert (report.rows, report.held_cost) == (len(ALL), 0.0)

@@ -69,6 +69,7 @@ def test_telemetry_has_spans_of_a_start_its_passes_and_its_commit(lake: CliLake)
         assert (part.end_time or 0) <= (whole.end_time or 0)
     assert collected.counters["holdfast.rows"] == 20
     assert collected.counters["holdfast.cost"] == pytest.approx(10.0)
+    assert "holdfast.held_cost" not in collected.counters
     assert collected.counters["holdfast.staged"] > 0
 
 
@@ -105,7 +106,7 @@ def test_rows_that_are_withdrawn_are_not_counted_twice() -> None:
     about = Event(kind="progress", at=1.0, run_id="r", table="t", location="file:///t")
     for done in (0, 10, 6, 12):
         progress = mock.Mock(
-            good_rows=done, quarantined_rows=0, cost=0.0, size_bytes=0, waited_s=0.0
+            good_rows=done, quarantined_rows=0, cost=0.0, held_cost=0.0, size_bytes=0, waited_s=0.0
         )
         collected.listener(replace(about, progress=progress))
     assert collected.counters["holdfast.rows"] == 12
