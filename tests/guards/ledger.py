@@ -14,6 +14,20 @@ _REUSED = "tests/unit/engine/test_claim.py"
 
 LEDGER_GUARDS = (
     Guard(
+        name="a user is told of other code than what has landed",
+        file="engine/claim.py",
+        before="    if not worked or ledger.log.claims",
+        after="    if not worked or ledger.log.receipt or ledger.log.claims",
+        test="tests/unit/engine/test_takeover_drivers.py -k landed_run_warns",
+    ),
+    Guard(
+        name="a report says when the post was made, not its receipt",
+        file="engine/drive.py",
+        before="return numbered.get(receipt.intent_number, ",
+        after="return numbered.get(max(numbered), ",
+        test="tests/unit/engine/test_takeover_drivers.py -k earlier_commit_says_when",
+    ),
+    Guard(
         name="reused id: a run that exists creates no table",
         file="engine/claim.py",
         before="    found = ledger.run_file()\n    if found is None:\n        return\n    try:",

@@ -58,10 +58,10 @@ def claim_run(
         ledger.log.refresh()
     for _ in range(_CLAIMS_MAX):
         wait_for_other_driver(ledger, options.takeover)
-        if ledger.log.receipt is not None:
-            return claim
         if compare_code:
             _compare_code(ledger, claim, options)
+        if ledger.log.receipt is not None:
+            return claim
         # A start that claimed before us is alive: the next round waits for it.
         with at_work(ledger):
             if ledger.log.try_claim(claim) is not None:
@@ -79,8 +79,8 @@ def claim_again(ledger: Ledger, options: WriteOptions) -> Claim:
         RunFencedError: Another driver has claimed the run.
     """
     claim = _our_claim(ledger, options)
+    _compare_code(ledger, claim, options)
     if ledger.log.receipt is None:
-        _compare_code(ledger, claim, options)
         ledger.log.claim_next_pass(claim)
     return claim
 
@@ -101,18 +101,25 @@ def _compare_code(ledger: Ledger, claim: Claim, options: WriteOptions) -> None:
     """Warn if the transform's code differs from the code that last produced rows.
 
     Raises:
-        RunMismatchError: It differs, and `strict_code` refuses that.
+        RunMismatchError: It differs, `strict_code` refuses that, and the run has not landed.
     """
     worked = ledger.log.plans
     if not worked or ledger.log.claims[max(worked)].code == claim.code:
         return
-    if options.strict_code:
+    has_landed = ledger.log.receipt is not None
+    if options.strict_code and not has_landed:
         raise RunMismatchError(
             run_id=ledger.run_id, differences="the transform's code has changed (strict_code)"
         )
+    kept = (
+        "the run has landed with rows of the earlier code, and nothing is computed: use a new run "
+        "id to write what this code makes"
+        if has_landed
+        else "finished rows are kept as they are, and the report shows how many rows each version "
+        "made"
+    )
     warn_caller(
-        f"run {ledger.run_id!r}: the transform's code has changed since the last start; "
-        "finished rows are kept as they are, and the report shows how many rows each version made"
+        f"run {ledger.run_id!r}: the transform's code has changed since the last start; {kept}"
     )
 
 

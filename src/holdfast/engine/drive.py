@@ -33,7 +33,7 @@ from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import Span, changed_columns
 from holdfast.model.history import starts_of
 from holdfast.model.identity import Identity
-from holdfast.model.records import Claim, PartReference, Ready, Seal
+from holdfast.model.records import Claim, PartReference, Ready, Receipt, Seal
 from holdfast.model.report import Compared, Outcome, Report
 from holdfast.model.work import StagedTotals, TaskRecord, Work
 from holdfast.sinks.base import Change, MayLack, RowsMovedError, Sink, TableView, WriterSpec
@@ -274,7 +274,8 @@ class Driver:
     ) -> Report:
         """Return the report of a start that found the run in the table, and compare the input."""
         receipt = landed.receipt
-        log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id}")
+        at = self._landed_at(receipt)
+        log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id} at {at}")
         compared = options.if_committed == "compare" and bool(options.verify_input)
         if compared:
             # A scan of the table itself finds it changed, by this run.
@@ -299,6 +300,7 @@ class Driver:
             files=receipt.files,
             size_bytes=receipt.size_bytes,
             posts=landed.posts,
+            landed_at=self._landed_at(receipt),
             replaced_files=receipt.removed_files,
             replaced_rows=receipt.removed_rows,
             replaced_partitions=receipt.removed_partitions,
@@ -309,6 +311,11 @@ class Driver:
             input_compared=compared,
             still_in_table="yes" if landed.present else "unknown",
         )
+
+    def _landed_at(self, receipt: Receipt) -> str:
+        """Return when the post that landed was made; its receipt may be a later start's."""
+        numbered = {record.number: record.written_at for record in self.ledger.log.records}
+        return numbered.get(receipt.intent_number, "")
 
     def _ready_report(self, ready: Ready, compared: Compared) -> Report:
         """Return the part of the report that a start has which stops before the commit."""

@@ -32,7 +32,7 @@ class Spent:
     def of(
         cls, work: Work, *, dropped_cost: float, killed_seconds: float, killed_cost: float
     ) -> Spent:
-        """Return what was spent: the one rule, whoever reports it.
+        """Return what was spent: by the one rule for all reports.
 
         Args:
             work: The work that counts.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from holdfast.model.costs import cost_lines
 from holdfast.model.records import Intent, MergeCounts, Ready, Receipt
-from holdfast.text import printable
+from holdfast.text import moment, printable
 
 # "ready": everything is staged and checked, and the user commits it.
 Outcome = Literal["committed", "already_committed", "ready"]
@@ -21,6 +22,11 @@ _COMPARED: Mapping[Compared, str] = {
     "rows": "compared row by row, including values",
     "files": "the pinned files",
     None: "not compared",
+}
+# What a start that only found the run in the table must not be taken to have compared.
+_LEFT_OUT: Mapping[Compared, str] = {
+    "keys": "; values were not compared",
+    None: ", neither keys nor values",
 }
 _KILO = 1000
 _NEXT = "run.staged_rows() shows the rows, run.commit() commits them"
@@ -51,6 +57,8 @@ class Report:
     files: int
     size_bytes: int
     posts: int
+    # When the post was made that landed, as an ISO 8601 time; empty if nothing was committed.
+    landed_at: str = ""
     # What an upsert has done: keys matched and inserted, files searched and rewritten.
     upserts: MergeCounts | None = None
     # Data files that hold rows that the run's have replaced, and these rows.
@@ -140,6 +148,7 @@ class Report:
             ("run", self.run_id),
             ("table", self.table),
             ("outcome", self.outcome.replace("_", " ")),
+            *self._landed(),
             *self._version(),
             ("rows", f"{self.rows:,}"),
             ("files", f"{self.files:,} ({readable_size(self.size_bytes)})"),
@@ -177,12 +186,24 @@ class Report:
         ]
         if self.advice:
             lines.append(("advice", self.advice))
-        lines.append(("input", _COMPARED[self.input_compared]))
+        lines.append(("input", self._input()))
         if self.still_in_table != "yes":
             lines.append(("in table", "unknown: the table's history no longer shows it"))
         lines.append(("time", f"{self.seconds:.1f} s"))
         lines += [("next", _NEXT)] if self.outcome == "ready" else []
         return "\n".join(f"  {name:<9} {printable(value)}" for name, value in lines)
+
+    def _landed(self) -> list[tuple[str, str]]:
+        if self.outcome != "already_committed" or not self.landed_at:
+            return []
+        at = moment(datetime.fromisoformat(self.landed_at).timestamp())
+        return [("landed", f"{at} UTC, by an earlier start: this one computed nothing")]
+
+    def _input(self) -> str:
+        left_out = _LEFT_OUT.get(self.input_compared, "")
+        return _COMPARED[self.input_compared] + (
+            left_out if self.outcome == "already_committed" else ""
+        )
 
     def _version(self) -> list[tuple[str, str]]:
         if self.snapshot_id is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pyarrow as pa
 import pytest
 
@@ -14,7 +16,7 @@ from holdfast.errors import (
     TransformError,
 )
 from holdfast.ledger.ports import Ports
-from holdfast.model.records import Abort, Stop
+from holdfast.model.records import Abort, Intent, Stop
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.manual_ports import manual_ports
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -264,11 +266,38 @@ def test_strict_code_refuses_before_anything_is_written() -> None:
     assert rig.table.ids == ALL
 
 
-def test_a_landed_run_does_not_compare_code() -> None:
-    """No rows are left for other code to compute."""
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_landed_run_warns_of_changed_code_and_refuses_nothing(*, strict: bool) -> None:
+    """The table keeps the rows of the earlier code, which the user of the new one must know."""
     rig = Rig()
     rig.start()
-    assert rig.start(transform=other_code, strict_code=True).outcome == "already_committed"
+    with pytest.warns(UserWarning, match="code has changed .* has landed .* nothing is computed"):
+        driven = rig.start(transform=other_code, strict_code=strict)
+    assert driven.outcome == "already_committed"
+
+
+def test_a_landed_run_does_not_warn_of_code_that_is_the_same() -> None:
+    """A retry of the same script is the usual case."""
+    rig = Rig()
+    rig.start(transform=other_code)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rig.start(transform=other_code).outcome == "already_committed"
+
+
+def test_a_report_of_an_earlier_commit_says_when_the_post_was_made() -> None:
+    """Not when its receipt was written: another start may have done that days later."""
+    rig = Rig()
+    first = rig.start()
+    posted = next(r.written_at for r in rig.log().records if isinstance(r.body, Intent))
+    assert first.landed_at == posted
+    assert "landed" not in str(first)
+    del rig.storage.objects[LAYOUT.record(5)]
+    rig.time.sleep(86_400.0)
+    again = rig.start()
+    assert (again.outcome, again.landed_at) == ("already_committed", posted)
+    day = posted.replace("T", " ")[:19]
+    assert f"landed    {day} UTC, by an earlier start: this one computed nothing" in str(again)
 
 
 @pytest.mark.parametrize("receipt_lost", [False, True])

@@ -39,14 +39,17 @@ def test_a_report_shows_what_was_written() -> None:
     ]
 
 
-@pytest.mark.parametrize("outcome", ["committed", "already_committed"])
 @pytest.mark.parametrize(
-    ("compared", "line"),
+    ("compared", "line", "outcome"),
     [
-        ("keys", "compared by its keys"),
-        ("rows", "compared row by row, including values"),
-        ("files", "the pinned files"),
-        (None, "not compared"),
+        ("keys", "compared by its keys", "committed"),
+        ("keys", "compared by its keys; values were not compared", "already_committed"),
+        ("rows", "compared row by row, including values", "committed"),
+        ("rows", "compared row by row, including values", "already_committed"),
+        ("files", "the pinned files", "committed"),
+        ("files", "the pinned files", "already_committed"),
+        (None, "not compared", "committed"),
+        (None, "not compared, neither keys nor values", "already_committed"),
     ],
 )
 def test_a_report_says_how_the_input_was_compared(
