@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
-from holdfast.engine.options import MissingColumns, WriteOptions
+from holdfast.engine.options import MissingColumns, Mode, WriteOptions
 from holdfast.engine.passes import raise_problems
 from holdfast.engine.ports import Submitter
 from holdfast.errors import (
@@ -136,6 +136,8 @@ class Rehearsal:
     _run_id: str
     _version: str
     _target: Target | None
+    # What this object's own write was to do; None in another process.
+    _asked: Identity | None
     _progress: bool | None
     _listeners: tuple[Listener, ...]
     # Options shared by every write of this run.
@@ -253,7 +255,15 @@ class Rehearsal:
         reader = sink.staged_reader(view)
         return staged_frame(session, reader, [file for file in files if file.rows])
 
-    def commit(self, *, to: str | Target | None = None) -> Report:
+    def commit(
+        self,
+        *,
+        to: str | Target | None = None,
+        mode: Mode = "append",
+        where: Filter | None = None,
+        on: str | Sequence[str] | None = None,
+        delete_column: str | None = None,
+    ) -> Report:
         """Commit what a write with `commit=False` has staged, once; nothing is computed.
 
         Runs on the driver, in the process of the write or any other. Needs a Spark session only
@@ -261,11 +271,20 @@ class Rehearsal:
         Calling again is safe. The input is not compared: rows that it has gained since are left
         out, and a later start of the script says so.
 
+        An object that has not made the write itself must be given what the write was given: a
+        ledger, to whose store others may write, decides neither which table is written nor which
+        rows go. An object that has made it needs no argument, and looks only at `to`.
+
         Args:
-            to: The table, if this object has not written it, and the session's settings do not
-                lead to it.
+            to: The table; with its branch, if the write was to one: `hf.IcebergTable(...,
+                branch=...)`.
+            mode: What the write was: "append", "overwrite", "overwrite_partitions" or "upsert".
+            where: Its filter, if it was an overwrite with one.
+            on: Its key, if it was an upsert.
+            delete_column: As the upsert was given it.
 
         Raises:
+            SettingsError: The ledger asks for another table, or more, than this call.
             RunNotReadyError: The run is not staged as a whole.
             RunMismatchError: The table or its branch is not the run's, or the rows were staged
                 under another `version=`.
@@ -279,6 +298,8 @@ class Rehearsal:
             run_file, ready = ready_of(ledger, or_landed=True)
             identity = run_file.identity
             self._refuse_other(identity, **self._version_now)
+            now = WriteOptions(where=where, on=on, delete_column=delete_column)
+            self._refuse_unasked("commit", identity, to, now, mode)
             target = self._target_for(to, identity)
             sink = self._open_sink(to)(identity)
             view = sink.load()
@@ -300,6 +321,49 @@ class Rehearsal:
             lambda report: replace(report, seconds=time.monotonic() - started),
             progress=self._progress,
             listeners=self._listeners,
+        )
+
+    def _refuse_unasked(
+        self,
+        call: str,
+        identity: Identity,
+        to: str | Target | None,
+        now: WriteOptions,
+        mode: Mode | None = None,
+    ) -> None:
+        """Refuse a write that only the ledger asks for: others may write to its store.
+
+        Args:
+            call: The method that writes.
+            identity: What the ledger says that the run does.
+            to: The table that the caller names.
+            now: The key, and with a mode the filter, that the caller names. If this object has made
+                the run's write, it knows all of this itself.
+            mode: The mode that the caller names; None if failed rows are retried.
+
+        Raises:
+            RunMismatchError: It is not what this object's own write was to do.
+            SettingsError: The caller has not asked for it.
+        """
+        if self._asked is not None:
+            own = {name: getattr(self._asked, name) for name in _DECISIVE}
+            self._refuse_other(identity, **own)
+            return
+        asked: dict[str, Any] = {} if mode is None else {"mode": mode, "where": now.where_text}
+        asked |= {"on": now.on_columns, "delete_column": now.delete_column or ""}
+        recorded = {name: getattr(identity, name) for name in asked}
+        if isinstance(to, str):  # It names no branch, so the ledger must not choose one.
+            self._refuse_other(identity, branch="main")
+        if to is not None and recorded == asked:
+            return
+        more = [
+            f"{name}={_given(value)}" for name, value in recorded.items() if value not in _USUAL
+        ]
+        raise SettingsError(
+            what=f"only the ledger of run {self._run_id!r} says that it is to {identity.verb} "
+            f"{identity.table}, and other programs may write to the ledger's store",
+            cure="look into the script that has made the write. If it does that, name it here: "
+            f"run.{call}({', '.join(['to=...', *more])})",
         )
 
     def _target_for(self, to: str | Target | None, identity: Identity) -> Target:
@@ -340,6 +404,19 @@ class Rehearsal:
         """
         if differences := replace(identity, **now).differences(identity):
             raise RunMismatchError(run_id=self._run_id, differences="; ".join(differences))
+
+
+# What decides which rows of which table a run changes.
+_DECISIVE = ("table_uuid", "branch", "mode", "where", "on", "delete_column")
+# What need not be named.
+_USUAL = ("append", "", ())
+
+
+def _given(value: str | tuple[str, ...]) -> str:
+    """Return a part of an identity as a user gives it."""
+    if isinstance(value, str):
+        return repr(value)
+    return repr(value[0] if len(value) == 1 else list(value))
 
 
 def _refuse_other_key(sink: Sink, view: TableView, on: Sequence[str]) -> None:

@@ -116,8 +116,9 @@ class Run(Rehearsal, ColumnVerbs):
             "budget": budget,
         }
         WriteOptions(**self._common)  # Reject bad options now, not hours later.
-        # The table of this object's write, for what follows it.
+        # The table of this object's write, and what it was to do, for what follows it.
         self._target: Target | None = None
+        self._asked: Identity | None = None
         # What `remaining` has claimed and measured, for the write that follows.
         self._prepared: Prepared | None = None
         # The run whose failed rows this one retries.
@@ -420,6 +421,8 @@ class Run(Rehearsal, ColumnVerbs):
         *,
         transform: Transform | PerWorker | PerRow | None = None,
         to: str | Target | None = None,
+        on: str | Sequence[str] | None = None,
+        delete_column: str | None = None,
         **options: Any,  # noqa: ANN401 - those of `append`.
     ) -> Report:
         """Retry the rows that failed, and append the result exactly once; after `upsert`, merge it.
@@ -431,8 +434,10 @@ class Run(Rehearsal, ColumnVerbs):
 
         Args:
             transform: As for `append`.
-            to: The table, if this object has not written it, and the session's settings do not
-                lead to it.
+            to: The table, and `on` and `delete_column` of an upsert: all as they were given to the
+                write, if another object has made it (see `commit`).
+            on: See `to`.
+            delete_column: See `to`.
             **options: Any other argument of `append`, except the source and the key. The options of
                 this `Run` apply to the retry run too.
 
@@ -467,6 +472,8 @@ class Run(Rehearsal, ColumnVerbs):
             **self._common,
         )
         again._retry_of = self._run_id
+        now = WriteOptions(on=on, delete_column=delete_column)
+        self._refuse_unasked("retry_quarantined", identity, to, now)
         target = self._target_for(to, identity)
         self._refuse_other(identity, table_uuid=self._open_sink(to)(identity).load().uuid)
         rows = self.quarantined().select("input.*")
@@ -584,7 +591,7 @@ class Run(Rehearsal, ColumnVerbs):
                 create=create,
                 of_run={"version": self._version, "retry_of": self._retry_of},
             )
-        self._prepared, self._target = None, writing.target
+        self._prepared, self._target, self._asked = None, writing.target, writing.identity
         return writing.run(
             prepared,
             lambda report: replace(report, seconds=time.monotonic() - started),

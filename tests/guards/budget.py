@@ -137,7 +137,7 @@ BUDGET_GUARDS = (
     Guard(
         name="budget: what earlier starts have spent counts",
         file="engine/passes.py",
-        before="            max(0.0, options.budget - book.paid),\n",
+        before="            max(0.0, options.budget - book.spent.at_most),\n",
         after="            options.budget,\n",
         test=f"{_RUNS} -k higher",
     ),

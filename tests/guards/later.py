@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _LATER = "tests/unit/test_rehearsal_commit.py"
+_ASKED = "tests/unit/test_rehearsal_asked.py"
 
 LATER_GUARDS = (
     Guard(
@@ -43,6 +44,41 @@ LATER_GUARDS = (
         ".load().uuid)\n",
         after="",
         test="tests/unit/test_run.py -k where_their_run_has_landed",
+    ),
+    Guard(
+        name="later: a ledger alone chooses no table",
+        file="rehearsal.py",
+        before="        if to is not None and recorded == asked:\n",
+        after="        if recorded == asked:\n",
+        test=f"{_ASKED} -k needs_the_table",
+    ),
+    Guard(
+        name="later: a ledger alone turns no append into an overwrite",
+        file="rehearsal.py",
+        before="        if to is not None and recorded == asked:\n",
+        after="        if to is not None:\n",
+        test=f"{_ASKED} -k called_for",
+    ),
+    Guard(
+        name="later: a ledger alone chooses no branch",
+        file="rehearsal.py",
+        before='            self._refuse_other(identity, branch="main")\n',
+        after="            pass\n",
+        test=f"{_ASKED} -k choose_the_branch",
+    ),
+    Guard(
+        name="later: a ledger that has changed since the write is refused",
+        file="rehearsal.py",
+        before="            self._refuse_other(identity, **own)\n",
+        after="",
+        test=f"{_ASKED} -k knows_what_it_was",
+    ),
+    Guard(
+        name="failed rows are not retried as only a ledger says",
+        file="run.py",
+        before='        self._refuse_unasked("retry_quarantined", identity, to, now)\n',
+        after="",
+        test="tests/unit/test_run.py -k only_a_ledger",
     ),
     Guard(
         name="later: rows of an aborted run are not looked at",

@@ -237,7 +237,7 @@ def test_an_overwrite_says_what_it_would_replace_and_replaces_what_is_there_then
     assert (report.replaced_rows, report.replaced_files) == (2, 1)
     assert "replaces  2 rows in 1 file" in str(report)
     others_append(sink, -3)
-    assert run_of(lake).commit(to=table_of(lake)).replaced_rows == 3
+    assert run_of(lake).commit(to=table_of(lake), mode="overwrite").replaced_rows == 3
     assert ids_of(sink) == list(range(20))
 
 
@@ -254,10 +254,10 @@ def test_the_options_of_the_write_are_those_of_the_commit(
     others_append(sink, -3)
     if left is None:
         with pytest.raises(TableChangedError):
-            run_of(lake).commit(to=table_of(lake))
+            run_of(lake).commit(to=table_of(lake), mode="overwrite")
         assert ids_of(sink) == [-3, -2, -1]
     else:
-        run_of(lake).commit(to=table_of(lake))
+        run_of(lake).commit(to=table_of(lake), mode="overwrite")
         assert ids_of(sink) == [*left, *range(20)]
 
 
@@ -267,7 +267,7 @@ def test_an_overwrite_without_rows_is_refused_when_it_is_staged(lake: CliLake) -
     with pytest.raises(EmptyOutputError):
         stage(lake, range(0), mode="overwrite")
     stage(lake, range(0), mode="overwrite", allow_empty=True)
-    run_of(lake).commit(to=table_of(lake))
+    run_of(lake).commit(to=table_of(lake), mode="overwrite")
     assert ids_of(sink) == []
 
 
@@ -280,7 +280,7 @@ def test_a_table_that_no_longer_fits_is_told_by_the_commit(
     with sink.load().handle.update_schema() as update:
         update.rename_column("id", "number")
     with pytest.raises(TableChangedError):
-        run_of(lake).commit(to=table_of(lake))
+        run_of(lake).commit(to=table_of(lake), **options)
     with pytest.raises((TableChangedError, SettingsError)):  # A key may have been mistyped.
         stage(lake, **options)
     assert sink.load().parent_snapshot_id is None
@@ -479,7 +479,7 @@ def test_an_upsert_is_committed_without_spark_if_nobody_has_changed_the_table(
     sink = lake.make_table()
     others_append(sink, 1, 100)
     stage(lake, mode="upsert", on="id")
-    run_of(lake).commit(to=table_of(lake))
+    run_of(lake).commit(to=table_of(lake), mode="upsert", on="id")
     assert ids_of(sink) == [*range(20), 100]
 
 
@@ -491,7 +491,7 @@ def test_an_upsert_says_that_its_commit_needs_spark_if_others_have_changed_the_t
     stage(lake, mode="upsert", on="id")
     others_append(sink, 2)
     with pytest.raises(SettingsError, match="others have changed the table"):
-        run_of(lake).commit(to=table_of(lake))
+        run_of(lake).commit(to=table_of(lake), mode="upsert", on="id")
     assert ids_of(sink) == [1, 2, 100]
 
 

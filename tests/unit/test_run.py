@@ -174,7 +174,8 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
     """Rows of an upsert that are appended would be beside the old ones of their keys."""
     facts = {"mode": verb, "on": on, "delete_column": "gone" if on else ""}
     called = retries(monkeypatch, **facts)
-    hf.Run("r", store="s3://lake/runs").retry_quarantined(retries=1)
+    named: dict[str, Any] = {"on": "id", "delete_column": "gone"} if on else {}
+    hf.Run("r", store="s3://lake/runs").retry_quarantined(to="lake.db.t", retries=1, **named)
     ((name, (source, given)),) = called.items()
     assert (name, source) == (verb, "rows")
     assert given.get("on", ()) == on
@@ -183,10 +184,29 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
 
 
 @pytest.mark.parametrize(
+    ("recorded", "named", "why"),
+    [
+        ({}, {}, r"(?s)append to .*retry_quarantined\(to=\.\.\.\)"),
+        ({"mode": "upsert", "on": ("id",)}, {"to": "lake.db.t"}, r"to=\.\.\., on='id'"),
+        ({"mode": "append"}, {"to": "lake.db.t", "on": "id"}, "append to"),
+    ],
+)
+def test_failed_rows_are_not_retried_as_only_a_ledger_says(
+    monkeypatch: pytest.MonkeyPatch, recorded: dict[str, Any], named: dict[str, Any], why: str
+) -> None:
+    """In another process the caller names the table, and the key if rows are to be merged."""
+    called = retries(monkeypatch, **recorded)
+    with pytest.raises(SettingsError, match=why):
+        hf.Run("r", store="s3://lake/runs").retry_quarantined(**named)
+    assert called == {}
+
+
+@pytest.mark.parametrize(
     ("to", "uuid", "why"),
     [
         (hf.IcebergTable("lake.db.t"), "u", "its branch was 'dev', and is now 'main'"),
-        ("lake.db.t", "other", "the table lake.db.t is not the one"),
+        ("lake.db.t", "u", "its branch was 'dev', and is now 'main'"),
+        (hf.IcebergTable("lake.db.t", branch="dev"), "other", "the table lake.db.t is not the one"),
     ],
 )
 def test_failed_rows_are_retried_where_their_run_has_landed(

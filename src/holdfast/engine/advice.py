@@ -39,8 +39,8 @@ from holdfast.text import age, command
 
 _GO_ON = "run the same script again, with the same run id"
 _COMMIT_IT = (
-    "look at the rows with run.staged_rows(), then call run.commit(); or abort the run: nothing is "
-    "in the table yet"
+    "look at the rows with run.staged_rows(), then call run.commit(), in another process with to= "
+    "and the write's mode=; or abort the run: nothing is in the table yet"
 )
 _OVER_BUDGET = BudgetReachedError.__name__
 
