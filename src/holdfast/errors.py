@@ -14,6 +14,7 @@ alone is enough.
     │   ├── UnsafeStoreError          it ignores create-if-absent
     │   ├── StoreUnavailableError     it did not answer
     │   └── LedgerDamagedError        a record is not what was written
+    │       └── LedgerNewerError      a newer version of Holdfast has written it
     ├── RunError                      the run itself
     │   ├── RunMismatchError          the same id, but another job
     │   ├── RunFencedError            another driver has taken over
@@ -53,20 +54,11 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar
 
-from holdfast.text import printable, without_passwords
+from holdfast.text import shown
 
 # ---- The root of all errors: how an error is put into words, and how it survives pickle
 
 _SUMMARY_LENGTH_MAX = 500
-
-
-def _shown(text: str) -> str:
-    """Return a sentence for people: facts come from stores, catalogs and other programs.
-
-    A line break inside a fact is followed by blanks: the facts of an error cannot pass for its
-    second or third part.
-    """
-    return "\n    ".join(printable(line) for line in without_passwords(text).splitlines())
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -86,7 +78,7 @@ class HoldfastError(Exception):
     @property
     def summary(self) -> str:
         """What happened, on one line that is not too long: for records and lists."""
-        line = " ".join(_shown(self.happened.format(**self._facts())).split())
+        line = " ".join(shown(self.happened.format(**self._facts())).split())
         cut = len(line) > _SUMMARY_LENGTH_MAX
         return f"{line[: _SUMMARY_LENGTH_MAX - 1]}…" if cut else line
 
@@ -95,9 +87,9 @@ class HoldfastError(Exception):
         facts = self._facts()
         retry = "yes" if self.retry_safe else "no: a retry would fail the same way"
         return (
-            f"{_shown(self.happened.format(**facts))}\n"
+            f"{shown(self.happened.format(**facts))}\n"
             f"  Worth a retry: {retry}.\n"
-            f"  What to do: {_shown(self.advice.format(**facts))}."
+            f"  What to do: {shown(self.advice.format(**facts))}."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -199,6 +191,14 @@ class LedgerDamagedError(StoreError):
 
     uri: str
     reason: str
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LedgerNewerError(LedgerDamagedError):
+    """A newer version of Holdfast has written a record; most likely it is not damaged."""
+
+    happened = "{uri}: {reason}"
+    advice = "upgrade Holdfast here, and run the same script again; restore and delete nothing"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -241,6 +241,15 @@ def _quoted(word: str) -> str:
     return f"$'{spelled}'"
 
 
+def shown(text: str) -> str:
+    """Return a sentence of an error: its facts come from stores, catalogs and other programs.
+
+    A line break inside a fact is followed by blanks: the facts of an error cannot pass for its
+    second or third part.
+    """
+    return "\n    ".join(printable(line) for line in without_passwords(text).splitlines())
+
+
 # ---- Warnings: shown at the user's own line that called Holdfast
 def warn_caller(text: str) -> None:
     """Warn at the innermost line outside this package, however many calls lie between."""

@@ -153,7 +153,7 @@ BUDGET_GUARDS = (
         file="worker/checkpoints.py",
         before="        lost = spent - self._counted + given_up\n",
         after="        lost = 0.0\n",
-        test="tests/unit/model/test_work_costs.py -k did_not_fit",
+        test="tests/unit/model/test_costs.py -k did_not_fit",
     ),
     Guard(
         name="budget: needs a cost",

@@ -52,6 +52,20 @@ STORED_GUARDS = (
         test=f"{_STORED} -k elsewhere",
     ),
     Guard(
+        name="stored: a record of a newer version is not called damaged",
+        file="model/stored.py",
+        before="    if isinstance(error, RecordNewerError):\n",
+        after="    if False:\n",
+        test="tests/unit/cli/test_runs_and_status.py -k newer_version",
+    ),
+    Guard(
+        name="stored: nor is a kind of record that is not known",
+        file="model/records.py",
+        before='        raise RecordNewerError(f"unknown content: a record of kind',
+        after='        raise RecordDamagedError(f"unknown content: a record of kind',
+        test="tests/unit/model/test_records.py -k newer_version",
+    ),
+    Guard(
         name="stored: a sink's own JSON is not nested without end",
         file="model/work.py",
         before="        refuse_deep(self.detail)\n",

@@ -56,7 +56,14 @@ from holdfast.model.records import (
     open_json,
     seal_json,
 )
-from holdfast.model.stored import RecordDamagedError, Segment, encode_run_id, typed, typed_whole
+from holdfast.model.stored import (
+    RecordDamagedError,
+    Segment,
+    damaged,
+    encode_run_id,
+    typed,
+    typed_whole,
+)
 from holdfast.storage.port import Storage, StorageError
 
 
@@ -141,7 +148,7 @@ def _decoded(layout: RunLayout, data: bytes) -> RunFile:
         )
         folder = "" if found.has_unnamed else encode_run_id(content.run_id)
     except (RecordDamagedError, SettingsError) as error:
-        raise LedgerDamagedError(uri=layout.identity, reason=str(error)) from error
+        raise damaged(layout.identity, error) from error
     if folder and folder != layout.folder.rsplit("/", 1)[1]:
         raise LedgerDamagedError(
             uri=layout.identity, reason=f"the folder was copied from run {content.run_id!r}"
@@ -502,7 +509,7 @@ class RunLog:
         try:
             record = decode_record(data)
         except RecordDamagedError as error:
-            raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+            raise damaged(uri, error) from error
         if record.number != number:
             raise LedgerDamagedError(uri=uri, reason=f"its number is {record.number}")
         # Earlier versions let a driver record a stop before it had claimed the run.

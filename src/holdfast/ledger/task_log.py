@@ -18,7 +18,7 @@ from holdfast.ledger.layout import RunLayout, task_log_name
 from holdfast.ledger.ports import TaskPorts
 from holdfast.ledger.store import answers, create_once
 from holdfast.model.records import Stop, decode_record, open_json, seal_json
-from holdfast.model.stored import RecordDamagedError, must_be_readable
+from holdfast.model.stored import RecordDamagedError, damaged, must_be_readable
 from holdfast.model.usage import Usage
 from holdfast.model.work import StagedGroup, TaskRecord
 from holdfast.storage.port import Storage
@@ -324,7 +324,7 @@ def _decoded(layout: RunLayout, name: str, uri: str, data: bytes | None) -> Task
         content = open_json(data)
         record, run = TaskRecord.from_json(content), content.get("run", "")
     except RecordDamagedError as error:
-        raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+        raise damaged(uri, error) from error
     if record.name != name:
         raise LedgerDamagedError(uri=uri, reason=f"it is named {record.name}")
     if not layout.owns(run):

@@ -29,6 +29,7 @@ from holdfast.model.stored import (
     Count,
     Id,
     RecordDamagedError,
+    RecordNewerError,
     Seconds,
     Segment,
     TasksFolder,
@@ -438,15 +439,18 @@ def open_json(data: bytes) -> dict[str, Any]:
     """Return the content that `seal_json` wrote, including its format.
 
     Raises:
-        RecordDamagedError: The bytes are not JSON, have another format, or are not as written.
+        RecordNewerError: They have a later format.
+        RecordDamagedError: The bytes are not JSON, have no known format, or are not as written.
     """
     content = parse_json(data)
     try:
         digest, version = str(content.pop("digest")), content["format"]
     except (KeyError, AttributeError, TypeError) as error:
         raise RecordDamagedError(f"not a record: {error}") from error
-    if type(version) is not int or version not in _FORMATS_READ:
-        raise RecordDamagedError(f"format {version}; this version of holdfast reads 1 to 3")
+    if type(version) is not int or version < min(_FORMATS_READ):
+        raise RecordDamagedError(f"format {version}")
+    if version not in _FORMATS_READ:  # How a later one is digested is not known.
+        raise RecordNewerError(f"format {version}; this version of holdfast reads 1 to 3")
     if not _is_of(digest, data) and digest != _digest_anew(content):
         raise RecordDamagedError("the digest does not match the content")
     return dict(content)
@@ -483,11 +487,12 @@ def decode_record(data: bytes) -> Record:
     """Read back what `encode_record` wrote.
 
     Raises:
-        RecordDamagedError: The bytes are not a whole record that this version understands.
+        RecordNewerError: The record is of a kind, or has parts, that this version does not know.
+        RecordDamagedError: The bytes are not a whole record.
     """
     found = typed(open_json(data), _RecordJson)
     if found.kind not in _KINDS:
-        raise RecordDamagedError(f"unknown content: a record of kind {found.kind!r}")
+        raise RecordNewerError(f"unknown content: a record of kind {found.kind!r}")
     body = typed_whole(found.body, _KINDS[found.kind])
     if isinstance(body, Plan):
         refuse_deep(body.schema)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.errors import SettingsError
+from holdfast.errors import LedgerDamagedError, LedgerNewerError, SettingsError
 from holdfast.model.limits import JSON_BYTES_MAX, JSON_DEPTH_MAX
 
 _T = TypeVar("_T")
@@ -58,6 +58,19 @@ TasksFolder = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(-[A-Za-z0-9._-
 
 class RecordDamagedError(ValueError):
     """The bytes are not a record of this format; the ledger adds where they were found."""
+
+
+class RecordNewerError(RecordDamagedError):
+    """The bytes are a whole record, with parts that only a newer version can have written."""
+
+
+def damaged(uri: str, error: Exception) -> LedgerDamagedError:
+    """Return the error about an object of the ledger that cannot be read."""
+    if isinstance(error, RecordNewerError):
+        return LedgerNewerError(
+            uri=uri, reason=f"a newer version of Holdfast has written this record ({error})"
+        )
+    return LedgerDamagedError(uri=uri, reason=str(error))
 
 
 @contextlib.contextmanager
@@ -119,7 +132,8 @@ def typed_whole(value: object, kind: type[_T]) -> _T:
     A record with parts that this version does not know may mean more than this version does.
 
     Raises:
-        RecordDamagedError: It has unknown parts, or does not fit the type.
+        RecordNewerError: It has unknown parts.
+        RecordDamagedError: It does not fit the type.
     """
     found = typed(value, kind)
     _refuse_unknown(found, value)
@@ -186,7 +200,7 @@ def _refuse_large(data: bytes | str) -> None:
 def _refuse_unknown(found: Any, value: Any) -> None:  # noqa: ANN401 - any dataclass, any JSON.
     known = {field.name for field in fields(found)}
     if unknown := value.keys() - known:
-        raise RecordDamagedError(f"unknown content: {', '.join(sorted(unknown))}")
+        raise RecordNewerError(f"unknown content: {', '.join(sorted(unknown))}")
     for name in value:
         part = getattr(found, name)
         if is_dataclass(part) and isinstance(value[name], Mapping):

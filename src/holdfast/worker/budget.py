@@ -21,7 +21,7 @@ from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.store import answers, create_once, list_objects
 from holdfast.model.records import open_json, seal_json
-from holdfast.model.stored import CHAINS_MAX, Cost, Count, RecordDamagedError, typed
+from holdfast.model.stored import CHAINS_MAX, Cost, Count, RecordDamagedError, damaged, typed
 from holdfast.storage.port import Storage
 
 # ---- The allowance: how the tasks of a job divide what is left
@@ -230,7 +230,7 @@ class Account:
         try:
             entry = typed(open_json(data), Entry)
         except RecordDamagedError as error:
-            raise LedgerDamagedError(uri=uri, reason=str(error)) from error
+            raise damaged(uri, error) from error
         if not self._layout.owns(entry.run):
             raise LedgerDamagedError(uri=uri, reason="it belongs to another run")
         return entry

@@ -9,9 +9,10 @@ import pytest
 from holdfast.cli import runs as looks
 from holdfast.cli.main import main
 from holdfast.engine.watch import status
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LedgerNewerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.history import RunStatus
+from holdfast.model.records import open_json, seal_json
 from holdfast.opening import runs
 from holdfast.storage.objects import ObjectStorage
 from holdfast.storage.port import StorageError
@@ -90,6 +91,25 @@ def test_a_damaged_ledger_is_one_line_of_the_list(
     assert (good["run_id"], good["error"]) == ("good", "")
     assert (bad["state"], bad["done_rows"]) == ("damaged", 0)
     assert bad["error"].startswith("log/00000002.json: ")
+
+
+@pytest.mark.parametrize("place", ["run.json", "log/00000002.json"])
+def test_a_ledger_of_a_newer_version_asks_for_an_upgrade_and_for_no_backup(
+    lake: CliLake, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """Older versions must not have users overwrite what a newer one has written."""
+    lake.start("r", MemorySubmitter(range(3)))
+    file = lake.folder / "store" / "r" / place
+    content = open_json(file.read_bytes())
+    file.write_bytes(seal_json({**content, "format": 9}))
+    with pytest.raises(LedgerNewerError) as caught:
+        status(lake.ledger("r"))
+    assert "upgrade Holdfast" in str(caught.value)
+    assert "backup" not in str(caught.value)
+    (found,) = facts(lake, capsys, "runs")["runs"]
+    (listed,) = runs(lake.store)
+    for error in (found["error"], listed.error):
+        assert f"{place}: a newer version of Holdfast has written this record" in error
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from holdfast.model.records import (
     open_json,
     seal_json,
 )
-from holdfast.model.stored import RecordDamagedError, encode_run_id, typed_whole
+from holdfast.model.stored import RecordDamagedError, RecordNewerError, encode_run_id, typed_whole
 
 # ---- Records: what was written is read back, and anything else is refused
 PART = PartReference(name="staged-1.parquet", digest="d" * 64, records=2)
@@ -150,6 +150,38 @@ def test_whole_records_of_another_shape_are_refused(
     """If this version does not understand a record, the error names the difference."""
     with pytest.raises(RecordDamagedError, match=said):
         decode_record(_with(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(format=4),
+        lambda c: c.update(kind="later"),
+        lambda c: c["body"].update(later=1),
+        lambda c: c["body"]["staged"].update(later=1),
+    ],
+)
+def test_whole_records_with_parts_that_are_not_known_are_of_a_newer_version(
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    """Their digest matches: nothing is damaged, and the user must upgrade."""
+    with pytest.raises(RecordNewerError):
+        decode_record(_with(change))
+
+
+def test_a_damaged_record_is_not_taken_for_a_newer_one() -> None:
+    """A changed byte is found by the digest, before any part is looked at."""
+    data = _with(lambda c: c.update(kind="later")).replace(b"later", b"lateX")
+    with pytest.raises(RecordDamagedError) as caught:
+        decode_record(data)
+    assert not isinstance(caught.value, RecordNewerError)
+
+
+def test_a_later_format_may_have_another_digest() -> None:
+    """What follows from an unknown format is not known; the advice says what if it is damage."""
+    data = encode_record(record(INTENT)).replace(b'"format": 2', b'"format": 9')
+    with pytest.raises(RecordNewerError, match="format 9"):
+        decode_record(data)
 
 
 @pytest.mark.parametrize(
