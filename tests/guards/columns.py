@@ -14,7 +14,7 @@ _PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 COLUMN_GUARDS = (
     Guard(
         name="columns: JSON, which no start could put together, is refused at the beginning",
-        file="sinks/lance/fields.py",
+        file=_COLUMNS,
         before="        if is_json(column):\n",
         after="        if False:\n",
         test="tests/unit/engine/test_columns_types.py -k json",

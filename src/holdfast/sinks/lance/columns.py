@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
+from lance.blob import BlobType
 from lance.fragment import FragmentMetadata
 
 from holdfast.errors import (
@@ -33,6 +36,7 @@ from holdfast.reading.lance_rows import (
     state_of,
 )
 from holdfast.sinks.base import (
+    NUMBER_COLUMN,
     Change,
     Filter,
     Loss,
@@ -50,14 +54,7 @@ from holdfast.sinks.lance.column_files import (
     ColumnWriterSpec,
 )
 from holdfast.sinks.lance.dataset import DatasetPlace
-from holdfast.sinks.lance.fields import (
-    as_stored,
-    fitted,
-    numbers_in_dataset,
-    refuse_first_format,
-    refuse_unwritable,
-    with_fields,
-)
+from holdfast.sinks.lance.fields import numbers_in_dataset, refuse_first_format, with_fields
 from holdfast.sinks.lance.history import History
 from holdfast.sinks.lance.marks import mark_changes, metadata_of
 from holdfast.sinks.lance.placing import Assembly, AssemblyPart, Placed, Placing, within
@@ -65,6 +62,7 @@ from holdfast.sinks.lance.post import Post, with_metadata
 from holdfast.sinks.lance.sink import LanceSink, place_of
 from holdfast.sinks.staged import MARK_NOTE, mark_text
 from holdfast.sinks.targets import LanceTable
+from holdfast.text import reason_and_cause
 
 
 # ---- The sink: the same dataset, for a run that computes columns
@@ -464,3 +462,129 @@ def _column_facts(group: StagedGroup) -> Mapping[str, Any]:
     if not isinstance(facts, dict) or not isinstance(facts.get("names"), list):
         raise LedgerDamagedError(uri=group.path, reason="it does not say which rows it holds")
     return facts
+
+
+# ---- Which columns a run may compute, and as which types
+
+
+def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema:
+    """Return the columns that a run computes as they will be in the dataset.
+
+    Args:
+        there: The dataset's columns.
+        schema: The columns that the user named, or that the transform returned.
+        is_update: Whether they are there already.
+
+    Raises:
+        SettingsError: The columns do not fit the dataset.
+    """
+    names = {*schema.names} - {"", NUMBER_COLUMN}
+    if not schema.names or len(names) != len(schema):
+        raise SettingsError(what=f"the new columns are {schema.names}", cure="name each once")
+    if is_update:
+        if lacks := [name for name in schema.names if name not in there.names]:
+            raise SettingsError(
+                what=f"the dataset has no column {lacks[0]!r}", cure="call add_columns"
+            )
+        found = pa.schema([there.field(name) for name in schema.names])
+    else:
+        if taken := [name for name in schema.names if name in there.names]:
+            raise SettingsError(
+                what=f"the dataset has a column {taken[0]!r} already",
+                cure="call update_columns to compute it again, or name the new one otherwise",
+            )
+        if required := [column.name for column in schema if not column.nullable]:
+            raise SettingsError(
+                what=f"the new column {required[0]!r} may not be NULL",
+                cure="make it nullable: rows that others append meanwhile do not have it",
+            )
+        found = schema.remove_metadata()
+    for column in found:
+        if has_nulls_only(column.type):
+            raise SettingsError(
+                what=f"the first rows do not show the type of column {column.name!r}: all are NULL",
+                cure="pass schema=",
+            )
+        if is_blob(column):
+            raise SettingsError(
+                what=f"column {column.name!r} is a blob column", cure="give its values as binary"
+            )
+        if is_json(column):
+            raise SettingsError(
+                what=f"column {column.name!r} is a JSON column, which cannot be put together",
+                cure="compute the text in a column of type pa.string()",
+            )
+    return found
+
+
+def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa: ANN401 - a literal.
+    """Refuse columns that Lance cannot write, or not without a value, before a row is paid for.
+
+    Args:
+        schema: The columns. Rows that fail or were deleted have no value.
+        storage_version: The version of Lance's file format that the dataset uses.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        try:
+            lance.write_dataset(row, f"{folder}/t.lance", data_storage_version=storage_version)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise SettingsError(
+                what=f"the dataset cannot hold the new columns: {reason_and_cause(error, {})[0]}",
+                cure="choose other names or types",
+            ) from error
+
+
+def has_nulls_only(kind: pa.DataType) -> bool:
+    """Whether a type, or one inside it, holds nothing but NULL."""
+    if pa.types.is_null(kind):
+        return True
+    below = (kind.field(number).type for number in range(kind.num_fields))
+    return any(map(has_nulls_only, below))
+
+
+_JSON = (b"arrow.json", b"lance.json")
+
+
+def is_json(column: pa.Field) -> bool:
+    """Whether a column, or one inside it, holds JSON, which Lance encodes in a way of its own."""
+    kind = column.type
+    name = getattr(kind, "extension_name", "").encode()
+    name = name or (column.metadata or {}).get(b"ARROW:extension:name", b"")
+    below = (kind.field(number) for number in range(kind.num_fields))
+    return name in _JSON or any(map(is_json, below))
+
+
+def as_stored(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the types that Lance gives them: views become texts and binaries.
+
+    Arrow cannot put the rows of views in another order.
+    """
+    return pa.schema([_as_stored(column) for column in schema], schema.metadata)
+
+
+# The types that Lance gives to views.
+_STORED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def _as_stored(column: pa.Field) -> pa.Field:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_as_stored(field) for field in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_as_stored(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_as_stored(kind.value_field))
+    elif pa.types.is_map(kind):
+        key, item = _as_stored(kind.key_field), _as_stored(kind.item_field)
+        kind = pa.map_(key, item, keys_sorted=kind.keys_sorted)
+    return column.with_type(_STORED.get(kind, kind))
+
+
+def is_blob(column: pa.Field) -> bool:
+    """Whether Lance keeps the values of a column in files of their own."""
+    is_marked = (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
+    return isinstance(column.type, BlobType) or is_marked

@@ -1,4 +1,4 @@
-"""Fields of a Lance dataset: which columns a run may compute, and a schema with more of them.
+"""Fields of a Lance dataset: a schema with more of them, if the installed pylance can make it.
 
 Lance identifies a column by a number. A file lists the numbers of its columns, and the dataset's
 schema says which column has which number now.
@@ -6,7 +6,6 @@ schema says which column has which number now.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,14 +13,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 from lance import LanceDataset, LanceOperation
-from lance.blob import BlobType
 from lance.schema import LanceSchema
 
 from holdfast.errors import LedgerDamagedError, SettingsError, UnsupportedTableError
 from holdfast.reading.lance_rows import all_field_ids
-from holdfast.sinks.base import NUMBER_COLUMN
 from holdfast.sinks.lance.post import with_metadata
-from holdfast.text import reason_and_cause
 
 # ---- Whether this pylance does what the post relies on
 
@@ -56,78 +52,7 @@ def refuse_other_pylance() -> None:
         )
 
 
-# ---- Which columns a run may compute
-def fitted(there: pa.Schema, schema: pa.Schema, *, is_update: bool) -> pa.Schema:
-    """Return the columns that a run computes as they will be in the dataset.
-
-    Args:
-        there: The dataset's columns.
-        schema: The columns that the user named, or that the transform returned.
-        is_update: Whether they are there already.
-
-    Raises:
-        SettingsError: The columns do not fit the dataset.
-    """
-    names = {*schema.names} - {"", NUMBER_COLUMN}
-    if not schema.names or len(names) != len(schema):
-        raise SettingsError(what=f"the new columns are {schema.names}", cure="name each once")
-    if is_update:
-        if lacks := [name for name in schema.names if name not in there.names]:
-            raise SettingsError(
-                what=f"the dataset has no column {lacks[0]!r}", cure="call add_columns"
-            )
-        found = pa.schema([there.field(name) for name in schema.names])
-    else:
-        if taken := [name for name in schema.names if name in there.names]:
-            raise SettingsError(
-                what=f"the dataset has a column {taken[0]!r} already",
-                cure="call update_columns to compute it again, or name the new one otherwise",
-            )
-        if required := [column.name for column in schema if not column.nullable]:
-            raise SettingsError(
-                what=f"the new column {required[0]!r} may not be NULL",
-                cure="make it nullable: rows that others append meanwhile do not have it",
-            )
-        found = schema.remove_metadata()
-    for column in found:
-        if has_nulls_only(column.type):
-            raise SettingsError(
-                what=f"the first rows do not show the type of column {column.name!r}: all are NULL",
-                cure="pass schema=",
-            )
-        if is_blob(column):
-            raise SettingsError(
-                what=f"column {column.name!r} is a blob column", cure="give its values as binary"
-            )
-        if is_json(column):
-            raise SettingsError(
-                what=f"column {column.name!r} is a JSON column, which cannot be put together",
-                cure="compute the text in a column of type pa.string()",
-            )
-    return found
-
-
-def refuse_unwritable(schema: pa.Schema, storage_version: Any) -> None:  # noqa: ANN401 - a literal.
-    """Refuse columns that Lance cannot write, or not without a value, before a row is paid for.
-
-    Args:
-        schema: The columns. Rows that fail or were deleted have no value.
-        storage_version: The version of Lance's file format that the dataset uses.
-
-    Raises:
-        SettingsError: It cannot.
-    """
-    row = pa.table([pa.nulls(1, column.type) for column in schema], schema=schema)
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        try:
-            lance.write_dataset(row, f"{folder}/t.lance", data_storage_version=storage_version)
-        except (ValueError, OSError, pa.ArrowException) as error:
-            raise SettingsError(
-                what=f"the dataset cannot hold the new columns: {reason_and_cause(error, {})[0]}",
-                cure="choose other names or types",
-            ) from error
-
-
+# ---- Which datasets a run may write to
 def refuse_first_format(table: str, dataset: LanceDataset) -> None:
     """Refuse a dataset in Lance's first file format, which reads NULL back as 0 or as empty.
 
@@ -140,58 +65,6 @@ def refuse_first_format(table: str, dataset: LanceDataset) -> None:
             what="its file format is Lance's first one, which loses NULLs",
             cure="write it anew with a current version of Lance",
         )
-
-
-def has_nulls_only(kind: pa.DataType) -> bool:
-    """Whether a type, or one inside it, holds nothing but NULL."""
-    if pa.types.is_null(kind):
-        return True
-    below = (kind.field(number).type for number in range(kind.num_fields))
-    return any(map(has_nulls_only, below))
-
-
-_JSON = (b"arrow.json", b"lance.json")
-
-
-def is_json(column: pa.Field) -> bool:
-    """Whether a column, or one inside it, holds JSON, which Lance encodes in a way of its own."""
-    kind = column.type
-    name = getattr(kind, "extension_name", "").encode()
-    name = name or (column.metadata or {}).get(b"ARROW:extension:name", b"")
-    below = (kind.field(number) for number in range(kind.num_fields))
-    return name in _JSON or any(map(is_json, below))
-
-
-def as_stored(schema: pa.Schema) -> pa.Schema:
-    """Return columns with the types that Lance gives them: views become texts and binaries.
-
-    Arrow cannot put the rows of views in another order.
-    """
-    return pa.schema([_as_stored(column) for column in schema], schema.metadata)
-
-
-# The types that Lance gives to views.
-_STORED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-
-
-def _as_stored(column: pa.Field) -> pa.Field:
-    kind = column.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_as_stored(field) for field in kind])
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_as_stored(kind.value_field))
-    elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_as_stored(kind.value_field))
-    elif pa.types.is_map(kind):
-        key, item = _as_stored(kind.key_field), _as_stored(kind.item_field)
-        kind = pa.map_(key, item, keys_sorted=kind.keys_sorted)
-    return column.with_type(_STORED.get(kind, kind))
-
-
-def is_blob(column: pa.Field) -> bool:
-    """Whether Lance keeps the values of a column in files of their own."""
-    is_marked = (column.metadata or {}).get(b"lance-encoding:blob") == b"true"
-    return isinstance(column.type, BlobType) or is_marked
 
 
 # ---- Fields: a schema with more of them, under numbers that nothing in the dataset has
