@@ -66,7 +66,7 @@ ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: the numbers of expired snapshots are read from manifests",
         file="sinks/iceberg/marks.py",
-        before="        taken |= {manifest.sequence_number for manifest in head.manifests(io)}\n",
+        before="        taken |= {manifest.sequence_number for manifest in manifests_of(head, io)}\n",
         after="        pass\n",
         test=f"{_PRESENCE} -k dead",
     ),

@@ -84,8 +84,8 @@ VALUE_GUARDS = (
     Guard(
         name="scans of a loaded table are planned by exact values",
         file="sinks/iceberg/manifests.py",
-        before="planner.plan_files([_exact(manifest) for manifest in snapshot.manifests(self.io)])",
-        after="planner.plan_files(snapshot.manifests(self.io))",
+        before="[_exact(manifest) for manifest in manifests_of(snapshot, self.io)]",
+        after="manifests_of(snapshot, self.io)",
         test=_READS,
     ),
     Guard(
