@@ -434,10 +434,9 @@ class Run(Rehearsal, ColumnVerbs):
 
         Args:
             transform: As for `append`.
-            to: The table, and `on` and `delete_column` of an upsert: all as they were given to the
-                write, if another object has made it (see `commit`).
-            on: See `to`.
-            delete_column: See `to`.
+            to: The table, as the write was given it, if another object has made it: see `commit`.
+            on: The key of an upsert, likewise.
+            delete_column: That of an upsert, likewise.
             **options: Any other argument of `append`, except the source and the key. The options of
                 this `Run` apply to the retry run too.
 

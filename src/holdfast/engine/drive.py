@@ -274,8 +274,7 @@ class Driver:
     ) -> Report:
         """Return the report of a start that found the run in the table, and compare the input."""
         receipt = landed.receipt
-        at = self._landed_at(receipt)
-        log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id} at {at}")
+        log_step(self.ledger.run_id, f"already landed as snapshot {receipt.snapshot_id}")
         compared = options.if_committed == "compare" and bool(options.verify_input)
         if compared:
             # A scan of the table itself finds it changed, by this run.
