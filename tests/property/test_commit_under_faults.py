@@ -17,7 +17,7 @@ _creates = st.lists(st.none() | st.sampled_from(CreateFault), max_size=20)
 
 @pytest.mark.slow_unit
 @given(post_faults=_posts, create_faults=_creates)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_run_that_is_started_until_it_ends_well_is_in_the_table_once(
     post_faults: list[PostFault | None], create_faults: list[CreateFault | None]
 ) -> None:

@@ -120,7 +120,7 @@ def _columns(draw: st.DrawFn) -> tuple[Pair, list[Any], int, int]:
 
 @pytest.mark.slow_unit
 @given(_columns())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_values_are_the_same_after_as_before(column: tuple[Pair, list[Any], int, int]) -> None:
     """Whatever the nesting, the NULLs and the slice: `to_pylist` agrees, the array is valid."""
     pair, rows, start, end = column

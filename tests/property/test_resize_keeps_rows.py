@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.worker.batch_steps import resize
@@ -24,7 +24,6 @@ _SCHEMA = pa.schema([("text", pa.string()), ("list", pa.list_(pa.int64()))])
     rows=st.none() | st.integers(1, 9),
     cut=st.integers(0, 2),
 )
-@settings(deadline=None)
 def test_the_same_rows_come_out(
     stream: list[list[dict[str, Any]]], rows: int | None, cut: int
 ) -> None:

@@ -57,7 +57,7 @@ def shared_out(ids: Sequence[int], partitions: int, chance: random.Random) -> Me
     file_rows=st.sampled_from([None, 2, 5]),
     chance=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_run_that_is_killed_again_and_again_lands_once(
     lives: list[Life],
     post_faults: list[PostFault | None],

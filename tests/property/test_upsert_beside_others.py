@@ -144,7 +144,7 @@ def _roll_back(table: Table) -> None:
     source=_sources,
     meddling=_meddling,
 )
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_the_rows_are_those_of_the_parent_under_other_keys_and_ours(  # noqa: PLR0913, PLR0917
     write: str,
     layout: str,

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.coverage import NOTHING, Coverage, InputSums
@@ -125,7 +125,6 @@ def _step(data: st.DataObject, history: History) -> None:
 
 
 @given(data=st.data())
-@settings(deadline=None)
 def test_every_covered_row_is_kept_exactly_once(data: st.DataObject) -> None:
     """After every step, the output of the covered rows is in files or waiting chunks, once."""
     history = History()

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from tests.conftest import LONGEST_FIRST
@@ -242,6 +243,14 @@ def test_each_of_the_longest_test_files_is_there() -> None:
     """A renamed file would begin last, and one core would run it alone at the end."""
     there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     assert [name for name in LONGEST_FIRST if name not in there] == []
+
+
+def test_no_property_test_depends_on_how_fast_the_machine_is() -> None:
+    """One profile without a deadline, in tests/conftest.py, is for all of them."""
+    assert hypothesis.settings().deadline is None
+    again = re.compile(r"\bdeadline=" + "(?:None|[0-9])")
+    own = [path for path in (ROOT / "tests").rglob("*.py") if again.search(path.read_text())]
+    assert own == [ROOT / "tests" / "conftest.py"]
 
 
 def names_in(file: Path) -> set[str]:

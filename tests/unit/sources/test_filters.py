@@ -132,7 +132,7 @@ def test_another_filter_is_another_input() -> None:
     assert identity(where=[("x", ">", 1)]) == identity(where=X > 1)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
     group=st.integers(1, 15),
