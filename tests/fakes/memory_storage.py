@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,8 @@ class StoredObjects(abc.ABC):
         return _Sink(self, uri)
 
     def _inside(self, prefix_uri: str) -> builtins.list[str]:
-        return sorted(uri for uri in self.objects if uri.startswith(f"{prefix_uri}/"))
+        # A copy, made in one step: threads may write objects meanwhile.
+        return sorted(uri for uri in tuple(self.objects) if uri.startswith(f"{prefix_uri}/"))
 
     def _must_be_there(self, uri: str) -> None:
         if uri not in self.objects:
@@ -167,6 +169,7 @@ class MemoryStorage(StoredObjects):
         # How many more writes the process survives; a dead one does not even read.
         self.writes_left: int | None = None
         self.dead = False
+        self._one_winner = threading.Lock()
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none, unless a fault is due."""
@@ -175,9 +178,10 @@ class MemoryStorage(StoredObjects):
             rival()
         self._asked("create", uri)
         fault = self.create_faults.popleft() if self.create_faults else None
-        taken = uri in self.objects and not self.overwrites_on_create
-        if not taken and (fault is None or fault in _STORES):
-            self._store(uri, data)
+        with self._one_winner:
+            taken = uri in self.objects and not self.overwrites_on_create
+            if not taken and (fault is None or fault in _STORES):
+                self._store(uri, data)
         if fault in _SAYS_THERE or (fault is None and taken):
             raise AlreadyThereError(uri)
         if fault is not None:
