@@ -120,10 +120,17 @@ def test_a_merged_manifest_says_what_the_others_say(tmp_path: Path) -> None:
 
 
 def test_manifests_grow_to_the_size_that_the_table_wants(tmp_path: Path) -> None:
-    """A group is in one of them, and none is much larger."""
+    """A group is in one of them, and none is larger by a group's entries or more.
+
+    Method: sizes follow from those of the groups, whose entries hold the paths of their files.
+    """
     sink = made(tmp_path)
     groups = staged(sink, *({"id": [number]} for number in range(40)))
-    give(sink, "commit.manifest.target-size-bytes", "6000")
+    with local_path(groups[0].path).open("rb") as file:
+        head_bytes = next(fastavro.block_reader(file)).offset
+    entry_bytes = max(group.size_bytes for group in groups) - head_bytes
+    target = head_bytes + 9 * entry_bytes
+    give(sink, "commit.manifest.target-size-bytes", str(target))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("holdfast.sinks.iceberg.avro._BLOCK_BYTES", 1)
         found = merged(sink, groups)
@@ -131,7 +138,8 @@ def test_manifests_grow_to_the_size_that_the_table_wants(tmp_path: Path) -> None
     assert sorted(path for merge in found for path in merge.sources) == sorted(
         group.path for group in groups
     )
-    assert all(6_000 <= merge.group.size_bytes < 7_000 for merge in found[:-1])
+    sizes = [merge.group.size_bytes for merge in found[:-1]]
+    assert all(target <= size < target + entry_bytes for size in sizes)
 
 
 @pytest.mark.parametrize(("cores", "files"), [(1, [12]), (3, [4, 4, 4]), (64, [2] * 6)])
