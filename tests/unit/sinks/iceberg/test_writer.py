@@ -264,12 +264,33 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         write(writer_spec(tmp_path, SCHEMA), pa.RecordBatch.from_pydict({"id": ["x"]}))
 
 
-def test_an_abandoned_writer_leaves_no_file_and_no_noise(tmp_path: Path) -> None:
-    """Uploads that were begun are discarded, and garbage collection reports nothing."""
-    made = writer_spec(tmp_path, SCHEMA, properties={"write.parquet.row-group-limit": "1"})
-    writer = made.open("job-0-0")
-    writer.write(writer.fit(batch(1)))
+def test_an_abandoned_writer_abandons_each_upload_and_makes_no_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of what was begun would stay on a server; garbage collection reports nothing.
+
+    Method: count, because a local upload shows nothing before its end, abandoned or not.
+    """
+    begun, abandoned = [], []
+    write_bytes, abandon = Upload.write, Upload.abandon
+
+    def counted_write(upload: Upload, data: bytes | memoryview, /) -> int:
+        if not upload.tell():
+            begun.append(upload)
+        return write_bytes(upload, data)
+
+    def counted_abandon(upload: Upload) -> None:
+        abandoned.append(upload)
+        abandon(upload)
+
+    monkeypatch.setattr(Upload, "write", counted_write)
+    monkeypatch.setattr(Upload, "abandon", counted_abandon)
+    properties = {"write.parquet.row-group-limit": "1"}
+    writer = writer_spec(tmp_path, SCHEMA, spec=BY_PART, properties=properties).open("job-0-0")
+    writer.write(writer.fit(batch(*range(6), parts=3)))
+    assert (len(begun), abandoned) == (3, [])  # A file of each partition is open.
     writer.abandon()
+    assert {id(upload) for upload in abandoned} == {id(upload) for upload in begun}
     del writer
     assert files_below(tmp_path) == []
 
