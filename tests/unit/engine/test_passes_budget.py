@@ -470,7 +470,7 @@ def test_a_guess_of_what_a_kill_has_cost_does_not_use_the_budget_up() -> None:
     rig.start_and_die(transform=transform, cost=1.0, batch_rows=1, checkpoint_every=1e-9)
     rig.time.sleep(10_000.0)
     dead = rig.log().claims
-    assert all(claim.budget is None for claim in dead.values())
+    assert [claim.budget for claim in dead.values()] == [None]
     guess = WatchedTransform()
     assert stopped(rig, transform=guess, cost=1.0, budget=15.0, checkpoint_every=600.0) <= 15.0
     assert guess.ids

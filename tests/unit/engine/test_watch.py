@@ -147,6 +147,7 @@ def test_records_say_when_and_by_whom_they_were_written() -> None:
     rig = Rig()
     rig.start(two_partitions())
     used = [record.usage for record in look(rig).gathered.work.records]
+    assert len(used) == 2  # One for each task.
     assert all(usage.at > 0 and usage.host and usage.memory_bytes > 0 for usage in used)
 
 

@@ -66,6 +66,7 @@ def test_a_deletion_file_covers_all_rows_of_its_fragment(rig: LanceRig) -> None:
     """Lance trusts the count; a version that does not finds the same in the file."""
     sink = rig.sink()
     removal = sink.loss(sink.load(), Change(removes="all"), "n").handle
+    assert list(removal.fragments) == [0, 1]
     for number, part in removal.fragments.items():
         (path,) = (path for path in removal.files if f"/{number}-" in path)
         assert removal.files[path] == all_rows(part.physical_rows)
