@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession as PySparkSession
     from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import DataType
 except ImportError as error:
     raise MissingExtraError(what="a Spark job", package="pyspark", extra="spark") from error
 
@@ -229,7 +232,7 @@ def arrow_schema(df: SparkDataFrame) -> pa.Schema:
     fields = []
     for field in df.schema.fields:
         try:
-            kind = _utc(to_arrow_type(field.dataType))
+            kind = _arrow_type(field.dataType)
         except PySparkException as error:
             raise SettingsError(
                 what=f"column {field.name!r} is a {field.dataType.simpleString()}, "
@@ -240,5 +243,12 @@ def arrow_schema(df: SparkDataFrame) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _utc(kind: pa.DataType) -> pa.DataType:
-    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
+def _arrow_type(kind: DataType) -> pa.DataType:
+    """Return a type as PySpark has it in Arrow, with timestamps of any depth in UTC.
+
+    PySpark 4.3 wants to be given the zone, and otherwise fails an assertion without a text; older
+    versions take UTC, and no such argument.
+    """
+    wants_zone = "timezone" in inspect.signature(to_arrow_type).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if wants_zone else {}
+    return to_arrow_type(kind, **zone)
