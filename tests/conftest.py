@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: the stack and one Spark session on it."""
+"""Fixtures that all tests share: the stack, and one Spark session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.engine import input_check
-from tests.stack_access import Stack, stack
+from tests.stack_access import Stack, load_stack, stack
 
 __all__ = ["stack"]
 
@@ -126,13 +126,13 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def lake(stack: Stack) -> Iterator[SparkSession]:
-    """Start a local session with Iceberg's own runtime, on the stack's catalogs.
+def session() -> Iterator[SparkSession]:
+    """Start the local session of this process; it needs no server.
 
-    `lake` is the reference REST catalog, read anew at each query; `cached` is the same with
-    Iceberg's default cache; `nessie` is there when Nessie runs. Workers import the tests'
-    helpers, so the repository's root must be on their path.
+    Where the stack runs, it has its catalogs too: see `lake`. Workers import the tests' helpers, so
+    the repository's root must be on their path.
     """
+    servers = load_stack()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = PYTHON_PATH
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -146,20 +146,37 @@ def lake(stack: Stack) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "tests.warm_daemon",
-        **stack.spark_catalog_conf("cached"),
-        **stack.spark_catalog_conf("lake"),
-        "spark.sql.catalog.lake.cache-enabled": "false",
     }
-    if stack.nessie is not None:
-        settings |= stack.nessie_spark_conf("nessie")
-        settings["spark.sql.catalog.nessie.cache-enabled"] = "false"
+    if servers is not None and servers.spark.reads_iceberg():
+        settings |= _catalogs(servers)
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    started: SparkSession = builder.getOrCreate()
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()
+
+
+def _catalogs(servers: Stack) -> dict[str, str]:
+    settings = servers.spark_catalog_conf("cached") | servers.spark_catalog_conf("lake")
+    settings["spark.sql.catalog.lake.cache-enabled"] = "false"
+    if servers.nessie is not None:
+        settings |= servers.nessie_spark_conf("nessie")
+        settings["spark.sql.catalog.nessie.cache-enabled"] = "false"
+    return settings
+
+
+@pytest.fixture(scope="session")
+def lake(stack: Stack, session: SparkSession) -> SparkSession:
+    """Return the session with Iceberg's own runtime, on the stack's catalogs.
+
+    `lake` is the reference REST catalog, read anew at each query; `cached` is the same with
+    Iceberg's default cache; `nessie` is there when Nessie runs.
+    """
+    if not stack.spark.reads_iceberg():
+        pytest.skip(f"the stack has no Iceberg runtime for PySpark {session.version}")
+    return session
 
 
 @pytest.fixture

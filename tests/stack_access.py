@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+import pyspark
 import pytest
 
 HOW_TO_START = "the stack is not running: make stack"
@@ -103,6 +104,11 @@ class SparkCluster:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }
+
+    def reads_iceberg(self) -> bool:
+        """Return whether the jars hold Iceberg's runtime for the PySpark that is installed."""
+        minor = ".".join(pyspark.__version__.split(".")[:2])
+        return any(f"/iceberg-spark-runtime-{minor}_" in jar for jar in self.jars)
 
     def session_env(self) -> dict[str, str]:
         """Return the environment of a driver: PySpark takes the executors' Python from it."""

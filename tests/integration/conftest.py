@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import SEED_VARIABLE
 from tests.integration.hostile_catalogs import left_out
+from tests.integration.lance_desk import LanceDesk
 from tests.integration.process_watched import WatchedTable
 
 
@@ -24,6 +25,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = left_out(items, os.environ[SEED_VARIABLE])
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
         items[:] = [item for item in items if item.nodeid not in others]
+
+
+@pytest.fixture(params=[pytest.param("versitygw", marks=pytest.mark.stack), "local files"])
+def lance_desk(request: pytest.FixtureRequest, session: SparkSession, tmp_path: Path) -> LanceDesk:
+    """Return a place without a Lance dataset, on each kind of storage."""
+    if request.param == "versitygw":
+        return LanceDesk.on(session, request.getfixturevalue("stack").s3)
+    return LanceDesk.below(session, tmp_path)
 
 
 @pytest.fixture

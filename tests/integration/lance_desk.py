@@ -63,23 +63,23 @@ class HeldLabelled(Labelled):
 class LanceDesk:
     """A dataset that the first append creates, and all that is needed to write it."""
 
-    lake: SparkSession
+    session: SparkSession
     folder: str
     # In Lance's names; the ledger's are in Iceberg's.
     options: dict[str, str] = field(repr=False)
     store_options: dict[str, str] = field(repr=False)
 
     @classmethod
-    def on(cls, lake: SparkSession, server: S3Endpoint) -> LanceDesk:
+    def on(cls, session: SparkSession, server: S3Endpoint) -> LanceDesk:
         """Return a desk on an S3 server."""
         folder = f"s3://{server.bucket}/lance-{uuid.uuid4().hex[:10]}"
         options, store_options = server.lance_options(), server.store_options()
-        return cls(lake=lake, folder=folder, options=options, store_options=store_options)
+        return cls(session=session, folder=folder, options=options, store_options=store_options)
 
     @classmethod
-    def below(cls, lake: SparkSession, folder: Path) -> LanceDesk:
+    def below(cls, session: SparkSession, folder: Path) -> LanceDesk:
         """Return a desk on local files."""
-        return cls(lake=lake, folder=f"file://{folder}", options={}, store_options={})
+        return cls(session=session, folder=f"file://{folder}", options={}, store_options={})
 
     @property
     def uri(self) -> str:
@@ -103,7 +103,7 @@ class LanceDesk:
 
     def ids(self, *, rows: int = ROWS, tasks: int = TASKS) -> DataFrame:
         """Return an input of ids alone."""
-        return self.lake.range(0, rows, 1, tasks)
+        return self.session.range(0, rows, 1, tasks)
 
     def make(self, rows: pa.Table, **options: Any) -> None:  # noqa: ANN401 - those of Lance.
         """Write rows with Lance, as another writer does."""

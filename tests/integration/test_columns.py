@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lance.file import LanceFileReader
-from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import SettingsError, TransformError
@@ -29,24 +28,18 @@ from tests.integration.lance_desk import LanceDesk
 from tests.integration.process_jobs import run_job
 from tests.stack_access import Stack
 
-pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.lance]
+pytestmark = [pytest.mark.spark, pytest.mark.lance]
 
 ROWS, SIZE = 600, 8
 
 
-@pytest.fixture(params=["versitygw", "local files"])
-def desk(
-    request: pytest.FixtureRequest, lake: SparkSession, stack: Stack, tmp_path: Path
-) -> LanceDesk:
+@pytest.fixture
+def desk(lance_desk: LanceDesk) -> LanceDesk:
     """Return a dataset of three fragments with deleted rows, on each kind of storage."""
-    if request.param == "versitygw":
-        made = LanceDesk.on(lake, stack.s3)
-    else:
-        made = LanceDesk.below(lake, tmp_path)
     rows = pa.table({"id": pa.array(range(ROWS), pa.int64()), "label": ["x"] * ROWS})
-    made.make(rows, max_rows_per_file=200)
-    made.dataset().delete("id % 10 = 4")
-    return made
+    lance_desk.make(rows, max_rows_per_file=200)
+    lance_desk.dataset().delete("id % 10 = 4")
+    return lance_desk
 
 
 def vectors(batch: pa.RecordBatch) -> dict[str, Any]:
@@ -192,6 +185,7 @@ def test_pages_are_copied_on_each_kind_of_storage(
 
 
 @pytest.mark.connect
+@pytest.mark.stack
 def test_under_connect_columns_are_added_resumed_and_completed(
     desk: LanceDesk, stack: Stack, tmp_path: Path
 ) -> None:

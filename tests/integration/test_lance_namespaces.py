@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import lance
 import pytest
 from lance.namespace import DirectoryNamespace, RestAdapter
-from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import RunMismatchError, TransformError
 from tests.integration.lance_desk import LABELLED, ROWS, Labelled, LanceDesk
-from tests.stack_access import Stack
 
-pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.lance]
+pytestmark = [pytest.mark.spark, pytest.mark.lance]
 
 
-@pytest.fixture(params=["versitygw", "local files"])
-def desk(
-    request: pytest.FixtureRequest, lake: SparkSession, stack: Stack, tmp_path: Path
-) -> LanceDesk:
+@pytest.fixture
+def desk(lance_desk: LanceDesk) -> LanceDesk:
     """Return a place without a dataset, on each kind of storage."""
-    if request.param == "versitygw":
-        return LanceDesk.on(lake, stack.s3)
-    return LanceDesk.below(lake, tmp_path)
+    return lance_desk
 
 
 def of_folder(desk: LanceDesk) -> dict[str, Any]:

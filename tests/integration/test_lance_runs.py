@@ -27,17 +27,13 @@ from holdfast.errors import (
 from tests.integration.lance_desk import LABELLED, ROWS, HeldLabelled, Labelled, LanceDesk
 from tests.stack_access import Stack
 
-pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.lance]
+pytestmark = [pytest.mark.spark, pytest.mark.lance]
 
 
-@pytest.fixture(params=["versitygw", "local files"])
-def desk(
-    request: pytest.FixtureRequest, lake: SparkSession, stack: Stack, tmp_path: Path
-) -> LanceDesk:
+@pytest.fixture
+def desk(lance_desk: LanceDesk) -> LanceDesk:
     """Return a place without a dataset, on each kind of storage."""
-    if request.param == "versitygw":
-        return LanceDesk.on(lake, stack.s3)
-    return LanceDesk.below(lake, tmp_path)
+    return lance_desk
 
 
 def half_done(desk: LanceDesk, run_id: str = "nightly") -> None:
@@ -146,7 +142,7 @@ def test_two_runs_and_others_share_a_dataset(desk: LanceDesk) -> None:
     desk.make(pa.table({"id": [-1, -2], "label": ["foreign", "foreign"]}), mode="append")
     desk.dataset().delete("id = -2")
     desk.dataset().create_scalar_index("id", "BTREE")
-    more = desk.lake.range(100, 103, 1, 2)
+    more = desk.session.range(100, 103, 1, 2)
     desk.append(more, run_id="second")
     added = [(number, f"row {number}") for number in range(100, 103)]
     assert desk.rows() == [(-1, "foreign"), *LABELLED, *added]
@@ -267,11 +263,12 @@ def test_a_sweep_after_the_commit_leaves_what_the_dataset_needs(desk: LanceDesk)
     assert desk.run().sweep(to=desk.to) == hf.Swept(data_files=0, ledger_objects=0)
 
 
+@pytest.mark.stack
 @pytest.mark.parametrize("names", ["Lance's", "Iceberg's", "the session's"])
-def test_options_are_taken_under_any_names(lake: SparkSession, stack: Stack, names: str) -> None:
+def test_options_are_taken_under_any_names(session: SparkSession, stack: Stack, names: str) -> None:
     """Drivers and workers find the server under each set of names, and so do abort and sweep."""
-    desk = LanceDesk.on(lake, stack.s3)
-    session = lake.newSession()
+    desk = LanceDesk.on(session, stack.s3)
+    session = session.newSession()
     to: Any = desk.to
     if names == "Iceberg's":
         to = hf.LanceTable(desk.uri, storage_options=desk.store_options)

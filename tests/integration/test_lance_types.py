@@ -6,22 +6,19 @@ Each run is stopped half-way once, so that values also go through chunks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.engine import resolve
 from holdfast.errors import SchemaMismatchError, TransformError
 from tests.integration.lance_desk import ROWS, LanceDesk
-from tests.stack_access import Stack
 
-pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.lance]
+pytestmark = [pytest.mark.spark, pytest.mark.lance]
 
 Columns = Callable[[list[int]], dict[str, Any]]
 ID = pa.field("id", pa.int64(), nullable=False)
@@ -30,14 +27,10 @@ LEGACY_BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob
 BLOB_SIZES = (10, 100_000, 5_000_000)
 
 
-@pytest.fixture(params=["versitygw", "local files"])
-def desk(
-    request: pytest.FixtureRequest, lake: SparkSession, stack: Stack, tmp_path: Path
-) -> LanceDesk:
+@pytest.fixture
+def desk(lance_desk: LanceDesk) -> LanceDesk:
     """Return a place without a dataset, on each kind of storage."""
-    if request.param == "versitygw":
-        return LanceDesk.on(lake, stack.s3)
-    return LanceDesk.below(lake, tmp_path)
+    return lance_desk
 
 
 def transform(columns: Columns, fails_at: int | None = None) -> Any:  # noqa: ANN401 - a transform.

@@ -16,7 +16,7 @@ from holdfast.spark.dataframe import DataFrameSubmitter
 from holdfast.storage.objects import ObjectStorage
 from holdfast.worker.coverage import hash_sums, key_hashes
 
-pytestmark = [pytest.mark.spark, pytest.mark.stack, pytest.mark.rest]
+pytestmark = pytest.mark.spark
 
 SEED_VARIABLE = "HOLDFAST_TEST_SEED"
 SEED = int(os.environ.get(SEED_VARIABLE) or random.randrange(2**32))
@@ -50,7 +50,7 @@ KEYS = [
 
 
 @pytest.fixture(scope="module")
-def values(lake: SparkSession) -> DataFrame:
+def values(session: SparkSession) -> DataFrame:
     """Return random rows of all types, one value in eight NULL, in three partitions."""
     rng = random.Random(SEED)
 
@@ -62,7 +62,7 @@ def values(lake: SparkSession) -> DataFrame:
 
     # Each column gets its own bits, or two columns of a key would be NULL together.
     rows = [tuple(bits() for _ in COLUMNS) for _ in range(ROWS)]
-    raw = lake.createDataFrame(rows, ", ".join(f"{name} bigint" for name in COLUMNS))
+    raw = session.createDataFrame(rows, ", ".join(f"{name} bigint" for name in COLUMNS))
     made = (f"{how.replace('bits', name)} as {name}" for name, how in COLUMNS.items())
     return raw.repartition(3).selectExpr(*made).cache()
 

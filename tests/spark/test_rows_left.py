@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -45,30 +41,6 @@ KEYS: dict[str, dict[str, str]] = {
     "text": {"k": TEXT},
     "both": {"a.b": TEXT, "k": f"cast({NUMBER} AS int)"},
 }
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """Return this process's session, or a local one for the time of this file."""
-    if (active := SparkSession.getActiveSession()) is not None:
-        yield active
-        return
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.master": "local[2]",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    builder: Any = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    yield made
-    made.stop()
 
 
 def frame(session: SparkSession, kind: str, start: int = 0, stop: int = ROWS) -> DataFrame:
