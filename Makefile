@@ -148,7 +148,7 @@ simulate: setup ## Search N histories of the protocol for a violation: make simu
 fuzz: setup ## Damage ledgers for MINUTES, run every command and a start on them, check the results: SEED=…
 	$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test-matrix: setup ## Tests with Spark on each PySpark and Python; writes their table (needs uv)
+test-matrix: setup ## Tests with Spark and no server on each PySpark and Python; writes their table (needs uv)
 	$(BIN)/python -m dev.version_matrix $(ARGS)
 
 test-lowest: setup ## Unit tests and some with Spark on the lowest versions that are allowed

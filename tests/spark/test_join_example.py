@@ -17,7 +17,7 @@ from tests.spark.example_scripts import (
 EXAMPLE = EXAMPLES / "keyed_join"
 ROWS = 1200
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.example, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_the_example_rates_again_only_what_was_not_done(tmp_path: Path) -> None:

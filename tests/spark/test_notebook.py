@@ -28,6 +28,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.example
 @pytest.mark.timeout(900)
 def test_the_notebook_works_from_top_to_bottom(tmp_path: Path) -> None:
     """The first start fails half way, the second keeps its rows, the third writes nothing.

@@ -13,7 +13,7 @@ EXAMPLE = EXAMPLES / "pdf_text"
 NEEDED = ("pypdf", "reportlab")
 FILES = 120
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.example, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(autouse=True)
