@@ -66,7 +66,8 @@ ICEBERG_GUARDS = (
     Guard(
         name="Iceberg: the numbers of expired snapshots are read from manifests",
         file="sinks/iceberg/marks.py",
-        before="        taken |= {manifest.sequence_number for manifest in manifests_of(head, io)}\n",
+        before="        taken |= {manifest.sequence_number for manifest in "
+        "manifests_of(head, io)}\n",
         after="        pass\n",
         test=f"{_PRESENCE} -k dead",
     ),
@@ -283,9 +284,9 @@ ICEBERG_GUARDS = (
     Guard(
         name="trust: a table's properties are no storage options, in a REST catalog",
         file="sinks/iceberg/catalog.py",
-        before="{**self.properties, **table_response.config, **keys}",
-        after="{**self.properties, **table_response.metadata.properties, "
-        "**table_response.config, **keys}",
+        before="        sent = _from_server(table_response.config)\n",
+        after="        sent = _from_server({**table_response.metadata.properties, "
+        "**table_response.config})\n",
         test="tests/unit/sinks/iceberg/test_catalog_vended_credentials.py -k servers_config",
     ),
     Guard(

@@ -488,7 +488,8 @@ class FileRewriter:
         except BaseException as error:
             if new is not None:
                 new.abandon()
-            if isinstance(error, pa.ArrowException):
+            # A text that is not UTF-8 cannot be a bound.
+            if isinstance(error, pa.ArrowException | UnicodeDecodeError):
                 raise self._refused(file, in_short(error)) from error
             raise
         new.arrived()

@@ -109,10 +109,7 @@ def snapshot_updates(
     listed = [*change.adds, *(removal.listed if removal else ())]
     refuse_unlistable(".".join(table.name()), table, listed)
     ours = [listed_manifest(group, snapshot_id) for group in change.adds]
-    if removal is None:
-        others = live_manifests(table.io, parent)
-    else:
-        others = removal.write(table.io, snapshot_id)
+    others = removal.write(table.io, snapshot_id) if removal else live_manifests(table.io, parent)
     locations = SimpleLocationProvider(table.location(), table.properties)
     uri = locations.new_metadata_location(f"snap-{snapshot_id}-0-holdfast.avro")
     with write_manifest_list(

@@ -380,6 +380,15 @@ def test_a_file_without_ids_is_refused_if_the_table_has_no_name_mapping(tmp_path
         made.rewrite("n is null", given)
 
 
+def test_a_file_with_a_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """Spark writes such texts. They cannot be bounds, and a retry would meet them again."""
+    made = Rewriting(tmp_path, properties=NAMES)
+    broken = pa.array([b"\xff\xfe", b"ok"], pa.binary()).view(pa.string())
+    given = foreign_file(made, pa.table({"id": [1, 2], "word": broken}))
+    with pytest.raises(UnsupportedTableError, match="(?s)utf-8.*rewrite_data_files"):
+        made.rewrite("id = 2", given)
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """It has other rows than the table says, or is no Parquet file, or a page is broken."""
     made = Rewriting(tmp_path)
