@@ -27,7 +27,7 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import IndexFile, KeyPiece
 from holdfast.storage.objects import ObjectStorage
 from holdfast.worker import key_index
-from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
+from holdfast.worker.key_index import BucketPlan, PiecePlan, bucket_items
 from holdfast.worker.key_index import Built, IndexPlan, KeyIndex
 from holdfast.worker.reports import TaskReport
 

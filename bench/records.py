@@ -37,7 +37,7 @@ from holdfast.engine.watch import status
 from holdfast.engine.workbook import Workbook, without_lost_objects
 from holdfast.ledger.layout import RunLayout, task_log_name, tasks_name
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.coverage import Coverage
 from holdfast.model.identity import Identity

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.engine.watch import of_each, run_ids, status
 from holdfast.errors import LedgerDamagedError, MissingExtraError, SettingsError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.model.history import RunStatus
 from holdfast.sinks.base import Sink
 from holdfast.sinks.targets import Create, IcebergTable, LanceTable, Target

@@ -26,8 +26,7 @@ from holdfast.engine.resolve import refuse_doubt
 from holdfast.engine.watch import quarantine_chunks, refuse_unknown, status
 from holdfast.errors import RunAbortedError, RunUnfinishedError, SettingsError
 from holdfast.inputs import key_of_upsert, open_input
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.model.history import RunStatus
 from holdfast.model.identity import Identity
 from holdfast.model.limits import DEFAULT_LIMITS, Limits

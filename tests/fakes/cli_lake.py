@@ -19,8 +19,7 @@ from holdfast.cli.main import main
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
 from holdfast.model.records import Body, Receipt, Record, open_json, seal_json

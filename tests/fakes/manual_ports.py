@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 
 
 class ManualTime:

@@ -11,9 +11,8 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.ledger.ports import Ports
 from holdfast.ledger.row_files import read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file
 from holdfast.model.coverage import Coverage

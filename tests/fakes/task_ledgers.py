@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout, tasks_name
-from holdfast.ledger.ports import TaskPorts
+from holdfast.ledger.ledger import TaskPorts
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_logs
 from holdfast.model.coverage import Coverage
 from holdfast.model.limits import DEFAULT_LIMITS, Limits

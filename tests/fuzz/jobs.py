@@ -23,8 +23,7 @@ from holdfast.engine.claim import SettledInput, prepare
 from holdfast.engine.cleanup import abort
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports, TaskPorts
+from holdfast.ledger.ledger import Ledger, Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.identity import Identity
 from holdfast.model.records import Body, Intent, Receipt, Record

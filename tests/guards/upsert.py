@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.guards.guard import Guard
 
 _INDEX, _MATCHING = "worker/key_index.py", "sinks/iceberg/matching.py"
-_VALUES, _SEARCH, _BUCKETS = "worker/key_values.py", "worker/key_search.py", "worker/key_buckets.py"
+_VALUES, _SEARCH, _BUCKETS = "worker/key_values.py", "worker/key_search.py", "worker/key_index.py"
 _UPSERT = "tests/unit/engine/test_commit_upsert.py"
 _KEYS = "tests/unit/worker/test_key_index.py"
 _ROWS, _LOSS = "sinks/iceberg/rewrite_rows.py", "sinks/iceberg/loss.py"
 _POSITIONS = "sinks/iceberg/position_deletes.py"
 _BY_POSITION = "tests/unit/engine/test_commit_merge_on_read.py"
-_LARGE = "tests/unit/worker/test_key_buckets.py"
+_LARGE = "tests/unit/worker/test_key_index_buckets.py"
 _COUNTS = "tests/unit/engine/test_commit_upsert_large.py"
 _DELETED, _WRITER = "sinks/iceberg/deleted_keys.py", "sinks/iceberg/writer.py"
 _DELETES = "tests/unit/engine/test_commit_upsert_deletes.py"
@@ -52,7 +52,7 @@ UPSERT_GUARDS = (
         file="worker/key_search.py",
         before="wait_s=_WAIT_S",
         after="wait_s=3.0",
-        test="tests/unit/worker/test_key_buckets.py -k suspended",
+        test="tests/unit/worker/test_key_index_buckets.py -k suspended",
     ),
     Guard(
         name="upsert: an index is that of the work which is posted",

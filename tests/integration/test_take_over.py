@@ -23,7 +23,7 @@ import pytest
 
 from holdfast import run as run_module
 from holdfast.errors import RunBusyError
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from tests.integration.jobs.held_job import hurried
 from tests.integration.process_jobs import end_of, started_job
 from tests.integration.process_watched import ROWS, RUN, TASKS, WatchedTable

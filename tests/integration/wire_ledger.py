@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ledger.layout import RunLayout, task_log_name, tasks_name
+from holdfast.ledger.ledger import Ports, TaskPorts
 from holdfast.ledger.parts import read_work, write_work
-from holdfast.ledger.ports import Ports, TaskPorts
 from holdfast.ledger.row_files import ChunkFile, KeyFile, read_chunk, read_keys
 from holdfast.ledger.run_log import RunLog, open_run_file, read_run_file
 from holdfast.ledger.task_log import TaskLog, read_task_records

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from holdfast.engine.cleanup import abort
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.model.records import open_json, seal_json
 from tests.fakes.cli_lake import CliLake
 from tests.fakes.memory_scan import MemoryScan

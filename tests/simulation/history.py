@@ -16,8 +16,7 @@ from holdfast.engine.options import WriteOptions
 from holdfast.engine.resolve import refuse_doubt
 from holdfast.errors import HoldfastError, RunAbortedError
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports, TaskPorts
+from holdfast.ledger.ledger import Ledger, Ports, TaskPorts
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.history import unix_seconds
 from holdfast.model.identity import Identity

@@ -24,7 +24,7 @@ from holdfast.engine import (
 )
 from holdfast.ledger import parts, row_files
 from holdfast.storage.runtime import IoRuntime
-from holdfast.worker import checkpoints, key_buckets, key_index, key_search, replay
+from holdfast.worker import checkpoints, key_index, key_search, replay
 from tests.simulation.setting import Setting
 
 _INLINE = IoRuntime(is_inline=True)
@@ -47,7 +47,6 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         (resolve, "_OLD_AFTER_S", setting.old_after_s),
         (replay, "io_runtime", lambda: _INLINE),
         (key_index, "io_runtime", lambda: _INLINE),
-        (key_buckets, "io_runtime", lambda: _INLINE),
         (key_search, "io_runtime", lambda: _INLINE),
         # What another history has read does not count.
         (key_index, "_last_read", ((), None)),
@@ -64,7 +63,7 @@ def scaled_down(setting: Setting) -> Iterator[None]:
         values += [(base, "_FILES_OF_A_JOB", 1)] if setting.low_bounds else []
     if setting.has_large_index:
         values += [(base, "SMALL_ROWS", 0), (large_index, "_ITEM_ROWS_MIN", 1)]
-        values += [(large_index, "_BUCKET_BYTES", 16), (key_buckets, "_PIECE_BYTES", 16)]
+        values += [(large_index, "_BUCKET_BYTES", 16), (key_index, "_PIECE_BYTES", 16)]
     if "catalog outage" in setting.others:  # Otherwise no outage is long enough to give up.
         values.append((commit, "_UNKNOWN_MAX", 3))
     with contextlib.ExitStack() as patches, warnings.catch_warnings():

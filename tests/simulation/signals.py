@@ -1,6 +1,6 @@
 """Signals: Ctrl-C and SIGTERM for drivers that are actors, not processes.
 
-Replaces the modules `signal` and `threading` inside `holdfast.engine.interrupts`: each driver
+Replaces the modules `signal` and `threading` inside `holdfast.engine.ports`: each driver
 is the main thread of a process of its own.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from holdfast.engine import interrupts
+from holdfast.engine import ports
 from tests.simulation.world import Actor, DiedError, World
 
 
@@ -22,8 +22,8 @@ def simulated_signals(world: World) -> Iterator[None]:
     """Let the engine find the world's signals instead of the system's."""
     found = _Signals(world)
     with (
-        mock.patch.object(interrupts, "signal", found),
-        mock.patch.object(interrupts, "threading", found),
+        mock.patch.object(ports, "signal", found),
+        mock.patch.object(ports, "threading", found),
     ):
         yield
 

@@ -95,7 +95,7 @@ def test_the_table_in_the_reference_matches_the_classes() -> None:
     documented = dict(
         re.findall(r"^\| `(\w+Error)` \| (True|False|depends) \|", page, re.MULTILINE)
     )
-    raised = {errors.SettingsError, errors.LedgerDamagedError}
+    raised: set[type[HoldfastError]] = {errors.SettingsError, errors.LedgerDamagedError}
     bases = {cls.__base__ for cls in CLASSES} - raised
     leaves = [cls for cls in CLASSES if cls not in bases]
     assert documented == {

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import RunMismatchError, SettingsError
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.model.records import open_json, seal_json
 from holdfast.sinks.base import Sink
 from holdfast.sinks.iceberg.sink import IcebergSink

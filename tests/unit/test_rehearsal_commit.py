@@ -29,7 +29,7 @@ from holdfast.errors import (
     StagedFileMissingError,
     TableChangedError,
 )
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Body, Claim, Ready, Record
 from holdfast.sinks.base import Sink

@@ -26,8 +26,7 @@ from holdfast.cli.doctor import _print as print_finding
 from holdfast.cli.doctor_machine import failed
 from holdfast.cli.main import main
 from holdfast.errors import JobFailedError, RunAbortedError, StoreUnavailableError
-from holdfast.ledger.ledger import log_step
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports, log_step
 from holdfast.model.history import RunStatus
 from holdfast.model.usage import Usage
 from holdfast.pages.page import page_of

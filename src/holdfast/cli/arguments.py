@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.engine.watch import refuse_unknown
 from holdfast.errors import SettingsError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.model.identity import Identity
 from holdfast.opening import configured_catalog, open_store, open_table
 from holdfast.sinks.base import Sink

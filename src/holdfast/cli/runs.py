@@ -11,8 +11,7 @@ from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_existing_store
 from holdfast.engine.watch import Watcher, of_each, run_folders, status
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.store import answers
 from holdfast.model.history import RunState, RunStatus, starts_of, unix_seconds
 from holdfast.model.stored import decode_run_id, is_run_folder

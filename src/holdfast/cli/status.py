@@ -10,7 +10,7 @@ from holdfast.cli import console, plain
 from holdfast.cli.arguments import open_known_ledger
 from holdfast.engine.advice import driver_alive, next_step
 from holdfast.engine.watch import Observation, Watcher
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.model.costs import cost_lines
 from holdfast.model.history import Start
 from holdfast.model.records import Receipt, kind_of

@@ -17,8 +17,7 @@ from holdfast.cli.arguments import (
 from holdfast.engine.cleanup import SweepPlan, carry_out, plan_sweep
 from holdfast.engine.watch import run_ids, state
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.store import walk_sizes
 from holdfast.model.identity import Identity
 from holdfast.model.report import counted, readable_size

@@ -10,7 +10,7 @@ from typing import Literal
 from holdfast.engine.takeover import quiet_after_s, silent_after_s
 from holdfast.engine.watch import Observation
 from holdfast.errors import BudgetReachedError
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.model.history import Progress
 from holdfast.model.records import (
     Abort,

@@ -11,11 +11,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.engine.interrupts import interruptible
 from holdfast.engine.large_index import LargeIndex
 from holdfast.engine.options import WriteOptions, removes_of
 from holdfast.engine.passes import raise_problems
-from holdfast.engine.ports import Submitter
+from holdfast.engine.ports import Submitter, interruptible
 from holdfast.engine.workbook import Tally
 from holdfast.errors import (
     DuplicateOutputError,

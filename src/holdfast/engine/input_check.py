@@ -26,7 +26,7 @@ from holdfast.errors import (
     NullKeyError,
     RunMismatchError,
 )
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.ledger.row_files import KeyFiles, read_key_table
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import InputSums, changed_columns

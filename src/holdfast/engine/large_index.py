@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.engine.interrupts import interruptible
 from holdfast.engine.passes import raise_problems
-from holdfast.engine.ports import Submitter
+from holdfast.engine.ports import Submitter, interruptible
 from holdfast.errors import JobFailedError, LedgerDamagedError, UnsupportedTableError
 from holdfast.ledger.ledger import Ledger, log_step
 from holdfast.ledger.parts import KeyPiece, read_list, write_list
@@ -21,8 +20,7 @@ from holdfast.model.limits import Limits
 from holdfast.model.records import Indexed
 from holdfast.model.report import counted
 from holdfast.sinks.base import StagedReaderSpec
-from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
-from holdfast.worker.key_index import Built, file_item
+from holdfast.worker.key_index import BucketPlan, Built, PiecePlan, bucket_items, file_item
 from holdfast.worker.key_values import united_stretches
 from holdfast.worker.reports import TaskReport
 

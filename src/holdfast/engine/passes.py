@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NoReturn, Protocol
 
 from holdfast.engine.input_check import InputCheck
-from holdfast.engine.interrupts import interruptible
 from holdfast.engine.options import WriteOptions, removes_of
-from holdfast.engine.ports import Submitter
+from holdfast.engine.ports import Submitter, interruptible
 from holdfast.engine.workbook import Workbook, without_lost
 from holdfast.errors import (
     BudgetReachedError,

@@ -19,8 +19,7 @@ from datetime import datetime, timezone
 
 from holdfast.engine.options import Takeover
 from holdfast.errors import RunBusyError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.run_log import RunLog
 from holdfast.ledger.store import answers
 from holdfast.model.records import Abort, Claim, Ready, Receipt, Stop

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from holdfast.errors import LedgerDamagedError
 from holdfast.failpoints import failpoint
 from holdfast.ledger.layout import RunLayout, task_log_name
-from holdfast.ledger.ports import TaskPorts
+from holdfast.ledger.ledger import TaskPorts
 from holdfast.ledger.store import answers, create_once
 from holdfast.model.records import Stop, decode_record, open_json, seal_json
 from holdfast.model.stored import RecordDamagedError, damaged, must_be_readable

@@ -41,10 +41,10 @@ from holdfast.reading.iceberg_rows import (
 )
 from holdfast.reading.parquet_file import parse_footer
 from holdfast.sources.base import Tagging
+from holdfast.sources.filters import chosen
 from holdfast.sources.parquet import footers, pinned_file
 from holdfast.sources.parquet_reader import ParquetReader
 from holdfast.sources.scans import IcebergScan
-from holdfast.sources.schemas import chosen
 from holdfast.storage.port import ObjectFacts, Storage
 
 # Types of all formats are accepted: whether the table may have them is not checked here.

@@ -18,7 +18,7 @@ from holdfast.errors import (
 from holdfast.ledger.store import answers
 from holdfast.model.coverage import Origin, Pins
 from holdfast.sources.base import Tagging
-from holdfast.sources.filters import text_of, with_needed
+from holdfast.sources.filters import chosen, text_of, with_needed
 from holdfast.sources.lance_fragments import (
     MARK,
     Place,
@@ -31,7 +31,6 @@ from holdfast.sources.lance_fragments import (
 )
 from holdfast.sources.lance_reader import LanceReader
 from holdfast.sources.scans import LanceScan
-from holdfast.sources.schemas import chosen
 
 
 class PinnedLanceScan:

@@ -16,10 +16,17 @@ from holdfast.ledger.store import answers
 from holdfast.model.coverage import PinnedFile, Pins
 from holdfast.reading.parquet_file import NoParquetError, parse_footer, read_footer
 from holdfast.sources.base import NewFiles, Tagging, checked_columns, checked_paths
-from holdfast.sources.filters import as_expression, groups_left_out, text_of, with_needed
+from holdfast.sources.filters import (
+    CommonSchema,
+    as_expression,
+    chosen,
+    file_schema,
+    groups_left_out,
+    text_of,
+    with_needed,
+)
 from holdfast.sources.find import compare_files, find_files, path_schema, path_values, typed
 from holdfast.sources.parquet_reader import ByName, ParquetReader
-from holdfast.sources.schemas import CommonSchema, chosen, file_schema
 from holdfast.storage.port import ObjectFacts, Storage
 from holdfast.storage.runtime import io_runtime
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from holdfast.model.coverage import FileSlice, PinnedFile, Span
 from holdfast.reading.parquet_file import Numbers, OpenFile, Pieces, ask_footer
 from holdfast.sources.base import Tagging, as_pinned
+from holdfast.sources.filters import fitted
 from holdfast.sources.find import typed
-from holdfast.sources.schemas import fitted
 from holdfast.storage.port import Storage
 from holdfast.storage.runtime import read_ahead
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.storage.objects import ObjectStorage
 from tests.fakes.column_rig import ColumnRig
 

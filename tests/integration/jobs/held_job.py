@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast import run as run_module
 from holdfast.engine import input_check
-from holdfast.ledger.ports import Ports, in_a_thread
+from holdfast.ledger.ledger import Ports, in_a_thread
 
 
 def hurried(speed: float) -> dict[str, Any]:

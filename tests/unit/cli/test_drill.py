@@ -10,8 +10,7 @@ import pytest
 
 from holdfast.cli.main import main
 from holdfast.engine.watch import Watcher
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.model.history import Progress
 from holdfast.storage.objects import ObjectStorage
 
@@ -21,7 +20,7 @@ import sys, time
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.storage.objects import ObjectStorage
 from tests.fakes.rig import Rig, two_partitions
 from tests.fakes.unpinned import Unpinned

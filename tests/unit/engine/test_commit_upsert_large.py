@@ -15,8 +15,8 @@ from holdfast.ledger import key_hits
 from holdfast.ledger.run_log import RunLog
 from holdfast.model.records import Indexed, MergeCounts, Rewritten
 from holdfast.sinks.iceberg.sink import IcebergSink
-from holdfast.worker import key_buckets, key_index
-from holdfast.worker.key_buckets import BucketPlan, PiecePlan
+from holdfast.worker import key_index
+from holdfast.worker.key_index import BucketPlan, PiecePlan
 from tests.fakes.position_deletes import delete_positions
 from tests.unit.engine.test_commit_upsert import OLD, Merged, killed_after
 
@@ -36,7 +36,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(base, "SMALL_ROWS", 0)
     monkeypatch.setattr(large_index, "_ITEM_ROWS_MIN", 1)
     monkeypatch.setattr(large_index, "_BUCKET_BYTES", 16)
-    monkeypatch.setattr(key_buckets, "_PIECE_BYTES", 24)
+    monkeypatch.setattr(key_index, "_PIECE_BYTES", 24)
     monkeypatch.setattr(key_index, "_last_read", ((), None))
     done: list[str] = []
 

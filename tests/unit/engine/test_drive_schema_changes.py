@@ -22,8 +22,7 @@ from holdfast.engine.claim import claim_run
 from holdfast.engine.drive import Driver
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import SchemaMismatchError, TableChangedError, TransformError
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.model.records import Claim
 from holdfast.model.report import Report
 from holdfast.sinks.base import Sink

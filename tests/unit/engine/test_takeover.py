@@ -25,8 +25,7 @@ from holdfast.errors import (
     SettingsError,
     TableChangedError,
 )
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ports import Ports, in_a_thread
+from holdfast.ledger.ledger import Ledger, Ports, in_a_thread
 from holdfast.model.records import Stop
 from holdfast.pages.facts import head_of
 from holdfast.pages.timeline import summaries_of

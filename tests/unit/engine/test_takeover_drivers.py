@@ -15,7 +15,7 @@ from holdfast.errors import (
     RunMismatchError,
     TransformError,
 )
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.model.records import Abort, Intent, Stop
 from tests.fakes.logs import job_ledger, task_records
 from tests.fakes.manual_ports import manual_ports

@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import LedgerDamagedError, StoreUnavailableError
 from holdfast.ledger import task_log as task_log_module
 from holdfast.ledger.layout import RunLayout
-from holdfast.ledger.ports import TaskPorts
+from holdfast.ledger.ledger import TaskPorts
 from holdfast.ledger.task_log import JobLedger, TaskLog, read_logs, read_task_records
 from holdfast.model.records import Record, Stop, encode_record, seal_json
 from holdfast.model.usage import NO_USAGE

@@ -13,7 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast.engine.watch import Observation, Watcher
 from holdfast.errors import HoldfastError, RunAbortedError, SettingsError, TransformError
-from holdfast.ledger.ports import Ports
+from holdfast.ledger.ledger import Ports
 from holdfast.progress import events
 from holdfast.progress.events import Event, Listener, heard, listeners_of
 from tests.fakes.cli_lake import CliLake, lake

@@ -65,6 +65,7 @@ PRIVATE_NAMES = {
         "_convert_orm_to_iceberg",
         "_convert_schema_if_needed",
         "_create_session",
+        "_fetch_config",
         "_index_parents",
         "_inherit_from_manifest",
         "_load_file_io",

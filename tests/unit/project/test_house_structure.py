@@ -73,7 +73,6 @@ ALONE = {
     "spark.bootstrap": "pickled by value: nothing else may be in its module",
     "storage.joined": "bytes between objects, for whichever format needs them",
     "worker.checkpoints": "with `task` it would be a file of 730 lines",
-    "worker.key_buckets": "how a large index is built; the driver's half is `engine.large_index`",
     "worker.key_search": "how a large index is searched: on a disk, shared by processes",
     "engine.large_index": "with `base` it would be a file of 590 lines, on another subject",
     "worker.code_digest": "runs on the driver, unlike the rest of `worker`",

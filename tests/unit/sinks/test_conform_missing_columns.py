@@ -23,7 +23,7 @@ from holdfast.errors import (
     TooManyErrorsError,
     TransformError,
 )
-from holdfast.ledger.ports import Ports, TaskPorts
+from holdfast.ledger.ledger import Ports, TaskPorts
 from holdfast.sinks.base import ColumnPath, MayLack, Sink
 from holdfast.sinks.conform import Conformer
 from holdfast.sinks.iceberg.schemas import added_columns, schema_json

@@ -385,7 +385,7 @@ def test_a_file_with_a_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None
     made = Rewriting(tmp_path, properties=NAMES)
     broken = pa.array([b"\xff\xfe", b"ok"], pa.binary()).view(pa.string())
     given = foreign_file(made, pa.table({"id": [1, 2], "word": broken}))
-    with pytest.raises(UnsupportedTableError, match="(?s)utf-8.*rewrite_data_files"):
+    with pytest.raises(UnsupportedTableError, match=r"(?s)utf-8.*rewrite_data_files"):
         made.rewrite("id = 2", given)
 
 

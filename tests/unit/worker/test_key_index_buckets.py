@@ -23,9 +23,8 @@ import pytest
 
 from holdfast.errors import ExecutorSetupError, LedgerDamagedError
 from holdfast.ledger.parts import KeyPiece
-from holdfast.worker import key_buckets, key_index, key_search, key_values
-from holdfast.worker.key_buckets import BucketPlan, PiecePlan, bucket_items
-from holdfast.worker.key_index import Built, KeyIndex
+from holdfast.worker import key_index, key_search, key_values
+from holdfast.worker.key_index import BucketPlan, Built, KeyIndex, PiecePlan, bucket_items
 from holdfast.worker.key_search import BucketSearch, _write_local
 from holdfast.worker.key_values import united_stretches
 from tests.fakes.memory_storage import MemoryStorage
@@ -157,7 +156,7 @@ def test_doubled_keys_are_counted_once_each_across_pieces() -> None:
 
 def test_many_keys_of_one_task_become_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no task holds more than the bound."""
-    monkeypatch.setattr(key_buckets, "_PIECE_BYTES", 100)
+    monkeypatch.setattr(key_index, "_PIECE_BYTES", 100)
     storage, ids = MemoryStorage(), pa.array(range(60), pa.int64())
     pieces, schema = pieces_of(storage, [[ids]])
     assert len(pieces) == 1  # Its reader gives 7 keys, and then all others.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import per_row
-from holdfast.engine.interrupts import interruptible
+from holdfast.engine.ports import interruptible
 from holdfast.errors import StoreUnavailableError
 from holdfast.model.records import Abort, Body, Record, Stop, encode_record
 from holdfast.model.work import Work
