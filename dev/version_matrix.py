@@ -136,7 +136,7 @@ def run(python: Path) -> str:
 def outcome(code: int, printed: str) -> str:
     """Return what pytest printed in a few words: how many tests passed, and why others did not."""
     counts = printed.strip().splitlines()[-1:]
-    said = re.sub(r"(?:, \d+ deselected)? in .*", "", counts[0]) if counts else "it did not start"
+    said = re.sub(r", \d+ deselected| in .*", "", counts[0]) if counts else "it did not start"
     passed = re.search(r"\b(\d+) passed", said)
     if code:
         return f"FAILED: {said}"
