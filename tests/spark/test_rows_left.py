@@ -78,17 +78,18 @@ def plan_of(df: DataFrame) -> str:
 
 
 def joins_of(df: DataFrame) -> list[str]:
-    """Return the joins that whole rows pass through, without those that made what is kept."""
-    found, kept = [], -1
-    for line in plan_of(df).splitlines():
-        depth = len(line) - len(line.lstrip(" :+-"))
-        if kept >= 0 and depth > kept:
-            continue
-        kept = depth if "InMemoryRelation" in line else -1
-        words = line.replace("*", " ").split()
-        joins = [word for word in words if word.endswith("Join")]
-        kinds = [word.strip(",") for word in words if word.startswith("Left")]
-        found += [f"{join} {kinds[0]}" for join in joins]
+    """Return the joins that whole rows pass through, without those that made what is kept.
+
+    Method: walk the plan as Spark has it. What is kept is a leaf there; PySpark 4.3 prints its plan
+    as if it were a part of the rows' own.
+    """
+    found, nodes = [], [df._jdf.queryExecution().sparkPlan()]  # noqa: SLF001 - no other way.
+    while nodes:
+        node = nodes.pop()
+        if node.nodeName().endswith("Join"):
+            found.append(f"{node.nodeName()} {node.joinType().toString()}")
+        children = node.children()
+        nodes += [children.apply(number) for number in range(children.size())]
     return sorted(found)
 
 
