@@ -31,7 +31,7 @@ from tests.fakes.cli_lake import CliLake, die_before_post, die_before_receipt, l
 from tests.fakes.lance_rig import DriverDied, LanceRig
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_submitter import MemorySubmitter
-from tests.fakes.memory_table import PostFault
+from tests.fakes.memory_table import MemoryTable, PostFault
 from tests.fakes.rig import Rig
 
 __all__ = ["lake"]
@@ -345,6 +345,34 @@ def test_a_post_that_lands_after_an_abort_in_doubt_is_shown_as_landed() -> None:
         abort(rig.ledger(), lambda _identity: rig.table, "again")
     assert rig.start().outcome == "already_committed"
     assert sweep(rig.ledger(), lambda _identity: rig.table).data_files == 0
+    assert rig.table.ids == list(range(20))
+
+
+@IN_DOUBT
+@pytest.mark.parametrize("arrives", [0, 1], ids=["the first", "the second"])
+def test_a_sweep_keeps_the_files_of_each_post_that_may_still_land(arrives: int) -> None:
+    """Two starts died as they posted, the second with copies of the first one's files.
+
+    Whichever of the posts arrives after the sweep, the rows that it puts into the table are there.
+    """
+    rig, held = Rig(), list[Any]()
+
+    def hold(*given: Any) -> Outcome:  # noqa: ANN401 - it keeps them.
+        held.append(given)
+        raise DriverDiedError
+
+    with mock.patch.object(MemoryTable, "post", hold):
+        for _ in range(2):
+            rig.start_and_die()
+            rig.time.sleep(72 * 3600.0)  # The files are old when the next start posts them.
+    paths = [{path for group in change.adds for path in group.paths} for *_, change in held]
+    assert paths[0].isdisjoint(paths[1])
+    unknown = CommitUnknownError(table="t", run_id="r", reason="history is gone")
+    with mock.patch.object(rig.table, "find_mark", mock.Mock(side_effect=unknown)):
+        assert len(abort(rig.ledger(), lambda _identity: rig.table, "no time").in_doubt) == 2
+        swept = sweep(rig.ledger(), lambda _identity: rig.table)
+    assert (swept.data_files, swept.in_doubt) == (0, len(paths[0] | paths[1]))
+    assert MemoryTable.post(*held[arrives]) is Outcome.LANDED
     assert rig.table.ids == list(range(20))
 
 

@@ -206,6 +206,19 @@ def test_other_columns_or_another_format_are_not_joined(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    "other", [{"version": (2, 1)}, {"schema": b"other"}, {"encodings": (b"other",)}], ids=str
+)
+def test_pages_that_another_end_describes_are_not_joined(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    """One end describes the pages of all files: format, columns, and how these are encoded."""
+    path, size = written(tmp_path / "a", pa.table({"n": range(5000)}), "2.2")
+    pages = read_pages(STORAGE, path, size)
+    with pytest.raises(OtherPagesError, match="b has other columns"):
+        joined([("a", pages), ("b", replace(pages, **other))])
+
+
 @pytest.mark.parametrize("version", ["2.0", "2.3"])
 def test_other_versions_of_the_format_are_not_known(version: str, tmp_path: Path) -> None:
     """In the first, pages of lists count items; the newest is not settled."""

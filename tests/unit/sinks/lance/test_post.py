@@ -104,8 +104,10 @@ Deed = Callable[[LanceRig], object]
 
 
 def clean_up(rig: LanceRig) -> None:
-    """Clean up all versions but the newest."""
-    rig.dataset().cleanup_old_versions(older_than=dt.timedelta(0))
+    """Clean up all versions but the newest, and those that have a tag."""
+    rig.dataset().cleanup_old_versions(
+        older_than=dt.timedelta(0), error_if_tagged_old_versions=False
+    )
 
 
 def configure(rig: LanceRig) -> None:
@@ -178,6 +180,29 @@ def test_a_version_that_arrives_after_its_number_was_cleaned_up_has_not_landed(
     rig.make([-3], mode="append")
     clean_up(rig)
     assert not late.exists()
+    late.write_bytes(data)
+    with pytest.raises(CommitUnknownError):
+        rig.start()
+    assert rig.ids() == [-3, -2, -1]
+
+
+def test_a_late_version_is_not_taken_for_landed_because_others_kept_the_base(
+    rig: LanceRig, tmp_path: Path
+) -> None:
+    """Newer versions have the files of its base, which was kept for a tag, and none of the run's.
+
+    That some files are in both proves nothing: all of them must be.
+    """
+    before = set(tmp_path.rglob("*.*"))
+    rig.land_and_die()
+    (late,) = set(tmp_path.rglob("*.manifest")) - before
+    data = late.read_bytes()
+    late.unlink()
+    rig.dataset().tags.create("base", 1)
+    rig.make([-2], mode="append")
+    rig.make([-3], mode="append")
+    clean_up(rig)
+    assert [entry["version"] for entry in rig.dataset().versions()] == [1, 3]
     late.write_bytes(data)
     with pytest.raises(CommitUnknownError):
         rig.start()

@@ -182,6 +182,23 @@ def test_a_change_that_staged_files_do_not_survive_stops_the_run(rig: LanceRig, 
         assert not set(IDS) & set(rig.ids())
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_files_of_each_start_must_still_fit(rig: LanceRig, *, newest_first: bool) -> None:
+    """A column was dropped after the first start, and its number went to another column.
+
+    The second start wrote that one. What the first has staged would be read as its values.
+    """
+    sink = rig.sink()
+    first = sink.load().schema
+    rig.dataset().drop_columns(["label"])
+    rig.dataset().add_columns({"label": "id + 1"})
+    second = sink.load().schema
+    clean_up(rig)
+    schemas = [second, first] if newest_first else [first, second]
+    with pytest.raises(TableChangedError, match="'label' was string and is now int64"):
+        sink.check(sink.load(), schemas, [])
+
+
 def test_staged_files_that_a_clean_up_deleted_are_made_again(rig: LanceRig) -> None:
     """The rows of missing files are computed again before anything is posted."""
 
