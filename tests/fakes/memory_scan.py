@@ -21,16 +21,30 @@ _GROUP_ROWS = 2
 class MemoryReader:
     """Reads ids, which are also their rows' numbers; leaves out what `where` would."""
 
+    def __init__(self, batch_rows: int = 1) -> None:
+        """Read so many rows of a slice at a time."""
+        self._batch_rows = batch_rows
+
     def read(
         self, slices: Sequence[FileSlice], passed_over: list[Span]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some slices, one by one; note the rows that are left out."""
+        """Yield the rows of some slices; note the rows that are left out."""
         for part in slices:
+            numbers: list[int] = []
             for number in range(part.base + part.start, part.base + part.stop):
                 if number in part.file.values["left_out"]:
                     passed_over.append((number, number + 1))
                     continue
-                yield partition([number]).append_column(TAG_COLUMN, pa.array([number], pa.int64()))
+                numbers.append(number)
+                if len(numbers) == self._batch_rows:
+                    yield _numbered(numbers)
+                    numbers = []
+            if numbers:
+                yield _numbered(numbers)
+
+
+def _numbered(numbers: Sequence[int]) -> pa.RecordBatch:
+    return partition(numbers).append_column(TAG_COLUMN, pa.array(numbers, pa.int64()))
 
 
 NOWHERE = Origin()
@@ -48,6 +62,7 @@ class MemoryScan:
         left_out: frozenset[int] = frozenset(),
         before_listing: Callable[[str], object] = lambda _text: None,
         origin: Origin = NOWHERE,
+        batch_rows: int = 1,
     ) -> None:
         """Take the ids that the files hold now.
 
@@ -56,8 +71,10 @@ class MemoryScan:
             left_out: The ids to leave out.
             before_listing: Runs before the files are listed.
             origin: The table that the files are from.
+            batch_rows: How many rows are read at a time.
         """
         self._origin = origin
+        self._batch_rows = batch_rows
         self._before_listing = before_listing
         self._ids = [id_ for id_ in ids if id_ is not None]
         self._left_out = left_out
@@ -85,7 +102,7 @@ class MemoryScan:
 
     def reader(self, pins: Pins) -> MemoryReader:  # noqa: ARG002 - all files are alike.
         """Return what reads the files."""
-        return MemoryReader()
+        return MemoryReader(self._batch_rows)
 
     def _files(self) -> tuple[PinnedFile, ...]:
         ids = self._ids

@@ -150,7 +150,25 @@ def test_if_not_even_a_filter_fits_rows_are_shuffled_with_a_warning(
         rows = left.rows()
     assert sorted(row["n"] for row in rows.select("n").collect()) == list(range(2000, ROWS))
     assert joins_of(rows) == ["SortMergeJoin LeftAnti"]
+    assert len(left._kept) == 1  # noqa: SLF001 - the keys left; no filter was built in vain.
     left.release()
+
+
+def test_records_that_share_keys_are_named_with_how_many(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Their rows would be in the table twice, whether two records cover them or more."""
+    df, storage, uris = frame(session, "number", 0, 10), ObjectStorage({}), {}
+    numbers = [row["k"] for row in df.orderBy("n").select("k").collect()]
+    for name, some in {"a": numbers[:6], "b": numbers[4:], "c": numbers[5:6]}.items():
+        uris[name] = f"{tmp_path.as_uri()}/{name}.keys"
+        file = KeyFile(storage, uris[name])
+        file.add(["k"], [pa.array(some, pa.int64())])
+        file.finish()
+    done = KeyFiles(storage=storage, uris=uris, rows=13)
+    assert keys.overlaps(df, ["k"], done) == {("a", "b"): 1, ("a", "b", "c"): 1}
+    alone = KeyFiles(storage=storage, uris={"a": uris["a"]}, rows=6)
+    assert keys.overlaps(df, ["k"], alone) == {}
 
 
 @pytest.mark.parametrize("size_bytes", [150_000, 50_000])

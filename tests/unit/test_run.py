@@ -183,6 +183,35 @@ def test_failed_rows_are_retried_with_the_verb_of_their_run(
     assert (given["key"], given["retries"]) == (("id",), 1)
 
 
+def test_a_retry_has_all_options_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `version`, for one, code that has changed since would go unnoticed in a retry."""
+    retries(monkeypatch)
+    writers: list[hf.Run] = []
+    monkeypatch.setattr(hf.Run, "append", lambda run, _source, **_given: writers.append(run))
+    first = hf.Run(
+        "r",
+        store="s3://lake/runs",
+        store_options={"region": "eu-west-1"},
+        version="2",
+        takeover="never",
+        if_committed="return",
+        verify_input="rows",
+        strict_code=True,
+        limits=hf.Limits(open_files=7),
+        budget=5.0,
+        progress=False,
+        on_event=print,
+    )
+    first.retry_quarantined(cost=1.0)
+    given, (again,) = vars(first), map(vars, writers)
+    differ = {name: again[name] for name in given if given[name] != again[name]}
+    assert differ == {"_run_id": "r+retry", "_retry_of": "r"}
+    defaults = vars(hf.Run("other"))
+    set_here = {name for name in given if given[name] != defaults[name]}
+    assert set_here >= {"_store", "_store_options", "_version", "_progress", "_listeners"}
+    assert all(given["_common"][name] != defaults["_common"][name] for name in given["_common"])
+
+
 @pytest.mark.parametrize(
     ("recorded", "named", "why"),
     [

@@ -191,6 +191,17 @@ def test_rows_take_the_place_of_those_with_their_key(made: Merged) -> None:
     assert snapshot.summary["total-records"] == str(len(made.rows))
 
 
+def test_all_batches_of_a_row_group_are_merged(
+    made: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row groups have many thousand rows, and are read in several batches."""
+    monkeypatch.setattr("holdfast.reading.parquet_file._BATCH_ROWS", 2)
+    ids = [*range(3, 8), 50, 51, *range(400, 405)]
+    report = made.start(*ids)
+    assert made.rows == OLD | dict.fromkeys(ids, "new")
+    assert (report.rows, report.replaced_rows) == (len(ids), 5)
+
+
 def test_only_new_rows_are_an_append(made: Merged) -> None:
     """No file is read: bounds say that no key is in them."""
     before = made.files

@@ -20,6 +20,7 @@ from holdfast.engine.cleanup import abort, sweep
 from holdfast.engine.options import WriteOptions
 from holdfast.errors import (
     DuplicateOutputError,
+    ExecutorSetupError,
     RunMismatchError,
     SchemaMismatchError,
     SettingsError,
@@ -32,6 +33,8 @@ from holdfast.model.report import Report
 from holdfast.model.work import StagedGroup
 from holdfast.sinks.iceberg.sink import IcebergSink
 from holdfast.worker.checkpoints import Checkpoints
+from holdfast.worker.key_index import FindPlan
+from holdfast.worker.reports import TaskProblem, TaskReport
 from tests.fakes.iceberg_tables import Lake, local_path, new_table
 from tests.fakes.memory_storage import DriverDiedError
 from tests.fakes.memory_submitter import MemorySubmitter
@@ -400,6 +403,26 @@ def test_old_keys_are_copied_like_files(made: Deleting, monkeypatch: pytest.Monk
     assert (report.copied_files, made.calls) == (1, 1)
     kinds = [(bool(g.deleted_keys), "-copy-" in g.path) for g in made.staged()]
     assert sorted(kinds) == [(False, True), (True, True)]
+
+
+def test_deleted_keys_are_not_counted_by_halves(
+    made: Deleting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that cannot run the job ends the start; the next one counts every key."""
+    facts = {"what": "its Python lacks pyarrow", "cure": "install it"}
+    problem = TaskProblem(kind="setup", host="node-7", facts=facts)
+
+    def cannot(_plan: FindPlan, _batches: object, *, place: int, **_: int) -> TaskReport:
+        return TaskReport(place=place, problem=problem)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(FindPlan, "run", cannot)
+        with pytest.raises(ExecutorSetupError, match="node-7"):
+            made.start(2, 3, 106, deletes={3, 106})
+    assert made.rows == OLD
+    report = made.start(2, 3, 106, deletes={3, 106})
+    assert (report.deleted_keys, made.calls) == (2, 1)
+    assert made.rows == without(OLD, 3, 106) | {2: "new"}
 
 
 # ---- What is left, and when it goes

@@ -153,3 +153,12 @@ def test_names_held_by_folder_are_the_same_names() -> None:
     names.discard(["s3://b/r/x", "s3://b/r/y"])
     assert (len(names), list(names.folders)) == (2, ["s3://b/r/a"])
     assert (list(ObjectNames()), len(ObjectNames())) == ([], 0)
+
+
+def test_names_that_end_or_begin_like_one_that_is_left_out_stay() -> None:
+    """A sweep deletes what is among the names: one that is lost stays in the store for ever."""
+    others = ["s3://b/r/11.json", "s3://b/r/1.json.keys", "s3://b/r/1", "s3://b/r/a-1.json"]
+    for at in range(len(others) + 1):
+        names = ObjectNames([*others[:at], "s3://b/r/1.json", *others[at:]])
+        names.discard(["s3://b/r/1.json"])
+        assert (list(names), len(names)) == (others, len(others))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
@@ -13,13 +15,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from holdfast.errors import LedgerDamagedError, UnsupportedTableError
+from holdfast.errors import LedgerDamagedError, StoreUnavailableError, UnsupportedTableError
 from holdfast.model.records import open_json, seal_json
 from holdfast.model.work import StagedFile, StagedGroup
+from holdfast.sinks.lance.sink import LanceSink
 from holdfast.sinks.staged import is_root, missing_paths, refuse_outside
-from holdfast.storage.port import ForbiddenError
+from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.port import ForbiddenError, StorageError
 from tests.fakes.cli_lake import CliLake, lake
 from tests.fakes.iceberg_tables import edit_metadata, local_path, new_table, write, writer_spec
+from tests.fakes.lance_rig import IDS, DriverDied, LanceRig
 from tests.fakes.memory_storage import MemoryStorage
 from tests.fakes.memory_submitter import MemorySubmitter
 
@@ -248,7 +253,28 @@ def test_a_dataset_that_a_forged_run_file_names_is_left_alone(lake: CliLake) -> 
     assert lance.dataset(str(victim)).count_rows() == 100
 
 
-# ---- Staged files that are gone
+# ---- Staged files that are gone, or cannot be read now
+
+
+def test_nothing_is_posted_in_place_of_copies_that_were_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are there, and the store fails while they are copied: the next start goes on."""
+    rig = LanceRig(f"file://{tmp_path}/t.lance")
+    with monkeypatch.context() as dying:
+        dying.setattr(LanceSink, "post", Mock(side_effect=DriverDied))
+        with pytest.raises(DriverDied):
+            rig.start()
+    rig.time.sleep(1000.0)  # The dead driver no longer seems alive.
+    monkeypatch.setattr("holdfast.engine.resolve._OLD_AFTER_S", -math.inf)  # Copies are due.
+    with monkeypatch.context() as failing:
+        failing.setattr(ObjectStorage, "copy", Mock(side_effect=StorageError("503 Slow Down")))
+        with pytest.raises(StoreUnavailableError, match="503 Slow Down"):
+            rig.start_while()
+    assert (rig.posts, rig.ids()) == ([], [-1])
+    rig.start()
+    rig.assert_each_row_once()
+    assert rig.computed == len(IDS)
 
 
 class NoLists(MemoryStorage):

@@ -16,6 +16,7 @@ from pyiceberg.types import FloatType, IntegerType, LongType, NestedField, UUIDT
 
 from holdfast.errors import SettingsError, UnsupportedTableError
 from holdfast.model.coverage import Ranges
+from holdfast.reading.iceberg_rows import ByFieldId
 from holdfast.sources.scans import scan_iceberg
 from tests.fakes.iceberg_scans import Tables, ids, stored
 from tests.fakes.parquet_scans import read
@@ -189,6 +190,16 @@ def test_null_is_neither_below_nor_above_a_value_that_the_column_cannot_hold(
     assert ids(read(tables.scan(where="n != 10000000000"))) == [0, 2]
     assert ids(read(tables.scan(where="n > 10000000000"))) == []
     assert ids(read(tables.scan(where="n in (10000000000, 7)"))) == [0]
+
+
+def test_a_value_of_a_file_that_its_column_cannot_hold_is_an_error() -> None:
+    """A file that was added by hand may have a wider type; a value that is cut off is another."""
+    columns = ByFieldId.of([NestedField(1, "n", IntegerType())])
+    wider = pa.schema([pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    fits = columns.fit(pa.RecordBatch.from_pydict({"n": [7, None]}, schema=wider))
+    assert fits.to_pydict() == {"n": [7, None]}
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        columns.fit(pa.RecordBatch.from_pydict({"n": [7, 2**31]}, schema=wider))
 
 
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(3)], ids=str)

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -145,6 +146,38 @@ def plan(transform: Callable[[pa.RecordBatch], Any] | None = None) -> TaskPlan:
         ledger=job_ledger(),
         job_nonce="job",
     )
+
+
+class SummedFrame:
+    """A DataFrame whose sums Spark has computed."""
+
+    schema = StructType([StructField("id", LongType()), StructField("a.b", st.StringType())])
+    columns = ("id", "a.b")
+
+    def toDF(self, *_: str) -> SummedFrame:  # noqa: N802 - PySpark's name.
+        """Return the same rows under other names."""
+        return self
+
+    def select(self, *_: str) -> SummedFrame:
+        """Return some columns."""
+        return self
+
+    def collect(self) -> list[Any]:
+        """Return the sums."""
+        sums = {"rows": 3, "null_keys": 0, "low": 1, "high": 1, "doubled": 0}
+        return [SimpleNamespace(asDict=lambda: sums)]
+
+
+def test_a_look_at_whole_rows_notes_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If rows differ at a later start, its error says which columns are new or gone."""
+    monkeypatch.setattr(
+        "holdfast.spark.dataframe.sums_and_doubles_of", lambda frame, _key, **_row: frame
+    )
+    submitter = DataFrameSubmitter(SummedFrame(), ("id",))
+    found, _ = submitter.look(whole_rows=True)
+    assert found.columns == ("a.b string", "id bigint")
+    only_keys, _ = submitter.look()
+    assert only_keys.columns == ()
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_a_pandas_frame_is_refused_with_how_to_convert_it() -> None:
     assert "hf.scan_parquet(path)" in str(caught.value)
 
 
+@pytest.mark.parametrize("has", ["mapInArrow", "sparkSession"])
+def test_a_frame_that_has_only_half_of_what_is_needed_is_refused(has: str) -> None:
+    """One of an old PySpark, or of another library: the error names it, and not an attribute."""
+    half: Any = SimpleNamespace(**{has: None})
+    with pytest.raises(SettingsError, match=r"SimpleNamespace, not a Spark DataFrame"):
+        session_of(half)
+
+
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -42,6 +42,8 @@ class Task:
     storage: WatchedStorage = field(default_factory=WatchedStorage)
     clock: ManualClock = field(default_factory=ManualClock)
     twin: Callable[[bool], bool] = lambda _: False
+    # What was paid so far, for batches or not.
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         """Start the attempt."""
@@ -56,6 +58,7 @@ class Task:
             every_s=self.every_s,
             twin_is_at_work=self.twin,
             clock=self.clock,
+            spent=lambda: self.spent,
         )
 
     def hold(self, ids: Iterable[int], *, copies: int = 1) -> None:
@@ -64,12 +67,16 @@ class Task:
             rows = [{"id": i, "copy": copy} for i in ids]
             self.checkpoints.hold(pa.RecordBatch.from_pylist(rows, schema=TABLE))
 
-    def do(self, ids: Iterable[int], *, seconds: float = 1.0, copies: int = 1) -> None:
-        """Transform one batch, which takes this long."""
+    def do(
+        self, ids: Iterable[int], *, seconds: float = 1.0, copies: int = 1, cost: float = 0.0
+    ) -> None:
+        """Transform one batch, which takes this long and costs this much."""
         numbers = list(ids)
         self.hold(numbers, copies=copies)
         self.clock.now_s += seconds
-        self.checkpoints.cover(done_step(pa.RecordBatch.from_pydict({"id": numbers}), seconds))
+        self.spent += cost
+        step = done_step(pa.RecordBatch.from_pydict({"id": numbers}), seconds)
+        self.checkpoints.cover(replace(step, cost=cost))
 
     @property
     def records(self) -> list[TaskRecord]:
@@ -403,6 +410,18 @@ def test_a_task_that_cannot_go_on_abandons_what_is_not_durable() -> None:
     assert (last.coverage.rows, last.chunk, last.groups, last.end) == (0, None, (), "failed")
     assert task.writer.abandons == 1
     assert task.check_each_row_once() == [1]
+
+
+def test_what_a_failed_task_has_paid_since_its_last_record_is_lost() -> None:
+    """Those batches are paid for again: the bill of the run names what they cost the first time."""
+    task = Task()
+    task.do([1], seconds=EVERY_S, cost=2.0)
+    task.do([2], cost=3.0)
+    task.spent += 0.5  # For an answer that no batch got.
+    task.checkpoints.fail()
+    first, last = task.records
+    assert (first.cost, first.lost_cost) == (2.0, 0.0)
+    assert (last.cost, last.lost_cost) == (0.0, 3.5)
 
 
 def test_a_task_that_fails_without_durable_work_leaves_no_log() -> None:

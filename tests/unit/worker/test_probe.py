@@ -70,16 +70,18 @@ def test_a_column_that_the_table_does_not_have_is_a_problem() -> None:
     assert (report.problem.kind, report.end) == ("schema", "stopped")
 
 
-def test_the_first_rows_of_a_scan_are_tried() -> None:
-    """No further row is read."""
-    scan = MemoryScan(range(30))
+@pytest.mark.parametrize("read_rows", [1, 4])
+def test_the_first_rows_of_a_scan_are_tried(read_rows: int) -> None:
+    """No further row is paid for, however many are read at a time."""
+    scan = MemoryScan(range(30), batch_rows=read_rows)
     pins = scan.pin()
     items = [[part for item in pins.items(pins.whole, 1, 1 << 60) for part in item]]
     task = ScanTask(reader=scan.reader(pins), items=items)
     numbers = pa.RecordBatch.from_pydict({"id": [0]})
     transform = WatchedTransform()
-    found, _ = tried(numbers, transform=transform, scan=task, key=())
+    found, _ = tried(numbers, transform=transform, scan=task, key=(), cost=0.5)
     assert transform.ids == found.output["id"].to_pylist() == [0, 1, 2, 3, 4]
+    assert found.cost == 2.5
 
 
 def test_nothing_is_left_of_a_trial(folder: Path) -> None:
