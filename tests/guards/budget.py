@@ -162,4 +162,11 @@ BUDGET_GUARDS = (
         after="",
         test="tests/unit/test_run.py -k budget",
     ),
+    Guard(
+        name="budget: what a failed task has paid since its last record is lost, not saved",
+        file="worker/checkpoints.py",
+        before="lost = spent - self._counted + given_up\n",
+        after="lost = spent - self._counted - given_up\n",
+        test="tests/unit/worker/test_checkpoints_records.py -k failed_task_has_paid",
+    ),
 )

@@ -205,4 +205,32 @@ LANCE_GUARDS = (
         after="                if False:\n",
         test="tests/unit/sinks/test_staged.py -k forged_run_file",
     ),
+    Guard(
+        name="Lance: some files in common with newer versions prove no landing",
+        file="sinks/lance/history.py",
+        before="        if not files <= _files(after):\n",
+        after="        if not files & _files(after):\n",
+        test=f"{_CLEANED} -k others_kept_the_base",
+    ),
+    Guard(
+        name="Lance: every schema that files were staged for is compared",
+        file="sinks/lance/post.py",
+        before="    for schema in schemas:\n        if found := schema_changes(schema, now):\n",
+        after="    for schema in schemas[-1:]:\n        if found := schema_changes(schema, now):\n",
+        test=f"{_HOSTILE} -k files_of_each_start",
+    ),
+    Guard(
+        name="Lance: pages are put together only if they are encoded alike",
+        file="sinks/lance/pages.py",
+        before="        if same != (like.version, like.schema, like.encodings):\n",
+        after="        if same[:2] != (like.version, like.schema):\n",
+        test="tests/unit/sinks/lance/test_pages.py -k another_end_describes",
+    ),
+    Guard(
+        name="Lance: copies that the store failed to make are not posted",
+        file="sinks/staged.py",
+        before="  # Storage did answer: an object is missing.\n            raise\n",
+        after="\n",
+        test="tests/unit/sinks/test_staged.py -k copies_that_were_not_made",
+    ),
 )

@@ -157,4 +157,11 @@ LATER_GUARDS = (
         after="",
         test=f"{_LATER} -k all_its_files",
     ),
+    Guard(
+        name="failed rows are retried under the version of their run",
+        file="run.py",
+        before="            version=self._version,\n            progress=",
+        after="            progress=",
+        test="tests/unit/test_run.py -k all_options_of",
+    ),
 )

@@ -200,4 +200,18 @@ TABLE_GUARDS = (
         after="    return intent\n",
         test="tests/unit/model/test_records_of_a_run.py",
     ),
+    Guard(
+        name="a sweep keeps the files of every post that is in doubt, not of one",
+        file="engine/cleanup.py",
+        before="intent.staged for intent in doubtful}.values())\n",
+        after="intent.staged for intent in doubtful}.values())[-1:]\n",
+        test=f"{_DOUBT} -k each_post_that_may_still_land",
+    ),
+    Guard(
+        name="a sweep keeps names apart that end alike",
+        file="ledger/store.py",
+        before='.replace(f"/{name}/", "/")',
+        after='.replace(f"{name}/", "")',
+        test="tests/unit/ledger/test_store.py -k end_or_begin",
+    ),
 )
