@@ -15,8 +15,9 @@ import warnings
 
 from tests.fuzz.mutations import KINDS
 from tests.fuzz.search import search
-from tests.guards.guard import ROOT, Guard, copied_product, environment_of
+from tests.guards.guard import Guard, copied_product
 from tests.guards.listed import GUARDS
+from tests.mutants.change import ROOT, environment_of
 
 
 def main() -> int:

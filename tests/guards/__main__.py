@@ -3,71 +3,75 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import re
 import secrets
-import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
-from queue import SimpleQueue
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from tests.guards.guard import ROOT, Guard, copied_product, environment_of
+from _pytest.mark import KeywordMatcher
+from _pytest.mark.expression import Expression
+
+from tests.guards.guard import Guard
 from tests.guards.listed import GUARDS
+from tests.mutants.cache import cache_folder
+from tests.mutants.forks import Forks, Judge, with_collected
 
-_TEST_S = 300
-
-
-def _passes(source: Path, test: str) -> bool:
-    """Run a test on the product in a folder; return whether it passed.
-
-    Raises:
-        RuntimeError: The test gave no result.
-    """
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *test.split()]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment_of(source),
-        capture_output=True,
-        text=True,
-        timeout=_TEST_S,
-        check=False,
-    )
-    if done.returncode not in {0, 1}:
-        raise RuntimeError(f"{test}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 0
+# Which test noticed each guard last time: it is run first.
+_KILLERS = cache_folder() / "guard-killers.json"
 
 
-def _shown(sources: SimpleQueue[Path], test: str, guards: Sequence[Guard]) -> list[str]:
-    """Remove the guards of a test, one after the other; return the names of those missed.
+@dataclass(slots=True)
+class _Trials:
+    """The guards to try, and what has been found."""
 
-    Args:
-        sources: Copies of the product that nothing else works on.
-        test: The test to run, also with every guard in place.
-        guards: The guards that it should notice.
+    guards: Sequence[Guard]
+    jobs: int
+    missed: list[str] = field(default_factory=list)
 
-    Raises:
-        RuntimeError: The test fails although every guard is there, or gave no result.
-    """
-    source = sources.get()
-    try:
-        if not _passes(source, test):
-            raise RuntimeError(f"{test} fails although every guard is there")
-        missed = []
-        for guard in guards:
-            before = guard.take_away(source)
-            is_noticed = not _passes(source, guard.test)
-            (source / "holdfast" / guard.file).write_text(before, encoding="utf-8")
-            missed += [] if is_noticed else [guard.name]
-            # In one piece: other threads write too.
-            sys.stdout.write(f"{'noticed' if is_noticed else 'MISSED '}  {guard.name}\n")
-            sys.stdout.flush()
-        return missed
-    finally:
-        sources.put(source)
+    def run(self, forks: Forks) -> int:
+        """Try each guard; return the exit code."""
+        killers: dict[str, str] = {}
+        with suppress(FileNotFoundError, ValueError):
+            killers = json.loads(_KILLERS.read_text(encoding="utf-8"))
+        forks.run((self._try(forks, guard, killers) for guard in self.guards), self.jobs)
+        _KILLERS.parent.mkdir(parents=True, exist_ok=True)
+        _KILLERS.write_text(json.dumps(killers, indent=0), encoding="utf-8")
+        noticed = len(self.guards) - len(self.missed)
+        print(f"{noticed} of {len(self.guards)} guards are noticed missing")
+        return 1 if self.missed or forks.unfit else 0
+
+    def _try(self, forks: Forks, guard: Guard, killers: dict[str, str]) -> Judge:
+        tests = _selected(forks, guard.test)
+        tests.sort(key=lambda name: name != killers.get(guard.name))
+        verdict = yield from forks.judged(guard.removed(), tests)
+        if verdict.is_noticed:
+            print(f"noticed  {guard.name}", flush=True)
+            killers[guard.name] = verdict.by
+        else:
+            print(f"MISSED   {guard.name}: {verdict}", flush=True)
+            self.missed.append(guard.name)
+
+
+def _files(test: str) -> list[str]:
+    """Return the files, or single tests, that a guard's test names, without its `-k`."""
+    return test.partition(" -k ")[0].split()
+
+
+def _selected(forks: Forks, test: str) -> list[str]:
+    """Return the collected tests that pytest would run."""
+    files, word = _files(test), test.partition(" -k ")[2]
+    named = re.compile("|".join(rf"{re.escape(file)}(?:$|::|\[)" for file in files))
+    matches = Expression.compile(word).evaluate if word else lambda _item: True
+    return [
+        name
+        for name, item in forks.items.items()
+        if named.match(name) and matches(KeywordMatcher.from_item(item))
+    ]
 
 
 def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:
@@ -76,7 +80,7 @@ def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:
     if sample is None:
         return found
     seed = secrets.randbelow(10**9) if seed is None else seed
-    sys.stdout.write(f"guards: {sample} of {len(found)}, drawn with --seed {seed}\n")
+    print(f"guards: {sample} of {len(found)}, drawn with --seed {seed}")
     return random.Random(seed).sample(found, min(sample, len(found)))
 
 
@@ -89,18 +93,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     chosen = _chosen(given.words, given.sample, given.seed)
-    tests = {
-        guard.test: [other for other in chosen if other.test == guard.test] for guard in chosen
-    }
-    sources: SimpleQueue[Path] = SimpleQueue()
-    with ExitStack() as block:
-        for _ in range(given.jobs):
-            sources.put(block.enter_context(copied_product()))
-        pool = block.enter_context(ThreadPoolExecutor(given.jobs))
-        shown = [pool.submit(_shown, sources, *item) for item in tests.items()]
-        missed = [name for job in shown for name in job.result()]
-    sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are noticed missing\n")
-    return 1 if missed else 0
+    # Each file once: pytest may collect one that is named twice only in part.
+    files = {file.partition("::")[0] for guard in chosen for file in _files(guard.test)}
+    return with_collected(sorted(files), _Trials(chosen, given.jobs).run)
 
 
 if __name__ == "__main__":

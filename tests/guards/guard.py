@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.mutants.change import SOURCE, Change
 
 
 @contextlib.contextmanager
@@ -18,13 +18,15 @@ def copied_product() -> Iterator[Path]:
     """Copy the product into a folder that is gone when the block ends."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
         yield source
 
 
-def environment_of(source: Path) -> dict[str, str]:
-    """Return the environment of a process that imports the product from a folder."""
-    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
+@functools.cache
+def product() -> Mapping[Path, str]:
+    """Return the text of each module, by its path below src."""
+    files = (SOURCE / "holdfast").rglob("*.py")
+    return {file.relative_to(SOURCE): file.read_text(encoding="utf-8") for file in files}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +34,35 @@ class Guard:
     """One guard of the protocol."""
 
     name: str
-    file: str
+    # Occurs once in the whole product: code may move to another file.
     before: str
     after: str
     # What pytest runs; without the guard it must fail.
     test: str
 
-    def take_away(self, source: Path) -> str:
-        """Remove the guard in a copy of the product; return the file as it was.
+    def removed(self) -> Change:
+        """Return the change that removes the guard.
+
+        Raises:
+            ValueError: `before` does not occur exactly once.
+        """
+        places = [path for path, text in product().items() if self.before in text]
+        count = sum(product()[path].count(self.before) for path in places)
+        if count != 1:
+            found = ", ".join(map(str, places))
+            raise ValueError(
+                f"{self.name}: {count} times in the product ({found}): {self.before!r}"
+            )
+        text = product()[places[0]]
+        after = text.replace(self.before, self.after)
+        return Change(name=self.name, file=places[0], before=text, after=after)
+
+    def take_away(self, source: Path) -> None:
+        """Remove the guard in a copy of the product, of which others may have been removed.
 
         Args:
             source: The folder of the copy.
-
-        Raises:
-            RuntimeError: `before` does not occur exactly once in the file.
         """
-        path = source / "holdfast" / self.file
+        path = source / self.removed().file
         text = path.read_text(encoding="utf-8")
-        if text.count(self.before) != 1:
-            raise RuntimeError(f"{self.name}: not once in {self.file}: {self.before!r}")
         path.write_text(text.replace(self.before, self.after), encoding="utf-8")
-        return text
