@@ -34,7 +34,7 @@ PYSPARK := PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python PYSPARK_DRIVER_PYTHON=$(CURDIR
 # those of `make check` took 23 CPU-s, and 14 with them. `make clean` removes them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup lock simulate fuzz soak guards check check-format check-lint check-types \
+.PHONY: help setup lock simulate fuzz soak guards mutate check check-format check-lint check-types \
 	check-imports check-workflows check-unit format stack stack-stop example-envs test slow hostile \
 	emulators nightly crash bench plots docs test-matrix test-lowest site public-api licences wheel \
 	release-check clean
@@ -138,6 +138,10 @@ nightly: ## What CI samples, in full: guards, crashes, models, histories, versio
 
 guards: setup ## Remove each guard of the protocol, and show that its test fails
 	$(BIN)/python -m tests.guards $(ARGS)
+
+mutate: setup ## Draw N bugs at random and show those that no test of `make check` notices: SEED=…
+	$(BIN)/python -m tests.mutants --without "$(NOT_UNIT)" --count $(or $(N),20) \
+		$(if $(SEED),--seed $(SEED)) $(ARGS) $(UNIT_TESTS)
 
 soak: setup ## Run jobs for MINUTES while drivers, executors and servers are killed (needs the stack)
 	$(PYSPARK) $(BIN)/python -m tests.crash.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

@@ -139,20 +139,29 @@ class Forks:
 
     # ---- how a change is judged
 
-    def judged(self, change: Change, tests: Sequence[str]) -> Generator[Trial, Verdict, Verdict]:
+    def judged(
+        self, change: Change, tests: Sequence[str], *, is_fresh: bool = False
+    ) -> Generator[Trial, Verdict, Verdict]:
         """Try a change: first in a fork, and in a fresh process if that may say more.
 
         A test notices a change only if it passes without it.
+
+        Args:
+            change: The change.
+            tests: The tests that may notice it, by their ids.
+            is_fresh: Whether only a fresh process shows what the change does.
         """
         while tests := [name for name in tests if name not in self.unfit]:
-            verdict = yield from self._tried(change, tests)
+            verdict = yield from self._tried(change, tests, is_fresh=is_fresh)
             if verdict.end != "killed" or (yield from self._passes_without(verdict.by)):
                 return verdict
         return Verdict(end="error", message="no test passes without a change")
 
-    def _tried(self, change: Change, tests: Sequence[str]) -> Generator[Trial, Verdict, Verdict]:
-        others = [name for name in tests if name in self.not_in_a_fork]
-        in_fork = [name for name in tests if name not in self.not_in_a_fork]
+    def _tried(
+        self, change: Change, tests: Sequence[str], *, is_fresh: bool
+    ) -> Generator[Trial, Verdict, Verdict]:
+        others = [name for name in tests if is_fresh or name in self.not_in_a_fork]
+        in_fork = [name for name in tests if name not in others]
         verdict = Verdict(end="survived")
         if in_fork:
             verdict = yield Trial(change=change, tests=in_fork, is_fresh=False)

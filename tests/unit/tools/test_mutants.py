@@ -124,7 +124,7 @@ def test_a_process_that_a_test_starts_imports_the_change(tmp_path: Path) -> None
     """The copy is of links, and the repository's file is as it was."""
     file = Path("holdfast/model/limits.py")
     before = (Path(__file__).parents[3] / "src" / file).read_text()
-    Change(name="", file=file, before=before, after="CHANGED = 1\n").write_into(tmp_path)
+    Change(name="", file=file, before=before, after=f"{before}\nCHANGED = 1\n").write_into(tmp_path)
     script = (
         "import holdfast.model.limits as changed, holdfast.model.usage as other;"
         "print(changed.CHANGED, other.__file__)"
@@ -191,7 +191,7 @@ def test_a_change_that_is_noticed_and_one_that_survives_are_told_apart(module: M
 
 def test_a_test_that_fails_without_a_change_notices_nothing(module: ModuleType) -> None:
     """It is left out, and the rest judge; without a rest there is no verdict."""
-    assert module
+    assert module.LIMIT == 1
 
     def fails() -> None:
         raise AssertionError

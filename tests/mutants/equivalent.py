@@ -1,0 +1,21 @@
+"""Bugs that are none: the changed code does the same, for the reason given.
+
+A reader has checked each; `python -m tests.mutants` shows them, and does not count them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivalent:
+    """A change of a line that changes nothing."""
+
+    # Without what is around them.
+    before: str
+    after: str
+    reason: str
+
+
+EQUIVALENT: tuple[Equivalent, ...] = ()
