@@ -49,6 +49,8 @@ class _Trials:
         tests = _selected(forks, guard.test)
         tests.sort(key=lambda name: name != killers.get(guard.name))
         verdict = yield from forks.judged(guard.removed(), tests)
+        if not verdict.is_noticed:  # What the guard does may have been used at import.
+            verdict = yield from forks.judged(guard.removed(), tests, is_fresh=True)
         if verdict.is_noticed:
             print(f"noticed  {guard.name}", flush=True)
             killers[guard.name] = verdict.by

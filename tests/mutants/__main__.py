@@ -104,6 +104,7 @@ def main() -> int:
     parser.add_argument("--without", help="markers of tests that are not run")
     parser.add_argument("--count", type=int, default=20, help="how many bugs")
     parser.add_argument("--seed", type=int, help="what to draw from; by default a fresh one")
+    parser.add_argument("--only", default="", metavar="WORDS", help="in files whose path has these")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--at-most", type=int, default=sys.maxsize, help="fail if more of them survive"
@@ -120,7 +121,7 @@ def main() -> int:
         count=given.count,
         jobs=given.jobs,
         at_most=given.at_most,
-        bugs=Bugs(product()),
+        bugs=Bugs({file: text for file, text in product().items() if given.only in str(file)}),
         reach=reach,
     )
     return with_collected(_arguments(given), search.run, trial_s=_TRIAL_S)

@@ -18,4 +18,10 @@ class Equivalent:
     reason: str
 
 
-EQUIVALENT: tuple[Equivalent, ...] = ()
+EQUIVALENT = (
+    Equivalent(
+        before="firsts = np.flatnonzero(np.diff(places, prepend=-1))",
+        after="firsts = np.flatnonzero(np.diff(places, prepend=-2))",
+        reason="places are not negative, so that the first always differs from what is before it",
+    ),
+)

@@ -13,7 +13,7 @@ import pytest
 from tests.guards.guard import product
 from tests.mutants import __main__ as command
 from tests.mutants.change import Change
-from tests.mutants.equivalent import Equivalent
+from tests.mutants.equivalent import EQUIVALENT, Equivalent
 from tests.mutants.operators import OPERATORS, Bugs, Module, edited
 from tests.mutants.reach import Reach
 
@@ -116,3 +116,10 @@ def test_a_bug_that_is_none_is_known_by_its_lines(monkeypatch: pytest.MonkeyPatc
 
     assert command.equivalent_to(change("a <= b")) == same
     assert command.equivalent_to(change("a > b")) is None
+
+
+def test_each_change_that_is_no_bug_is_of_a_line_of_the_product() -> None:
+    """A line that was reworded is judged anew."""
+    lines = {line.strip() for text in product().values() for line in text.splitlines()}
+    assert EQUIVALENT
+    assert [same.before for same in EQUIVALENT if same.before not in lines] == []
