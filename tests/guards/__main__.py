@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from _pytest.mark import KeywordMatcher
-from _pytest.mark.expression import Expression
+import pytest
 
 from tests.guards.guard import Guard
 from tests.guards.listed import GUARDS
@@ -66,14 +66,20 @@ def _files(test: str) -> list[str]:
 
 def _selected(forks: Forks, test: str) -> list[str]:
     """Return the collected tests that pytest would run."""
-    files, word = _files(test), test.partition(" -k ")[2]
+    files, expression = _files(test), test.partition(" -k ")[2]
     named = re.compile("|".join(rf"{re.escape(file)}(?:$|::|\[)" for file in files))
-    matches = Expression.compile(word).evaluate if word else lambda _item: True
-    return [
-        name
-        for name, item in forks.items.items()
-        if named.match(name) and matches(KeywordMatcher.from_item(item))
-    ]
+    items = [item for name, item in forks.items.items() if named.match(name)]
+    return [item.nodeid for item in matching(items, expression)]
+
+
+def matching(items: Sequence[pytest.Item], expression: str) -> list[pytest.Item]:
+    """Return the tests that pytest's own `-k` selects."""
+    found = list(items)
+    for item in items[:1]:
+        item.config.option.keyword = expression
+        plugin: Any = item.config.pluginmanager.get_plugin("mark")
+        plugin.pytest_collection_modifyitems(found, item.config)
+    return found
 
 
 def _chosen(words: str, sample: int | None, seed: int | None) -> list[Guard]:

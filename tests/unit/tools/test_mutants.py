@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.guards.__main__ import matching
 from tests.mutants.change import Change, environment_of, replaced_code
 from tests.mutants.forks import Forks, Judge, Verdict
 
@@ -214,3 +215,19 @@ def test_a_test_that_does_not_end_is_killed(module: ModuleType) -> None:
     forks = forks_of({"t.py::waits": waits}, trial_s=0.5)
     (verdict,) = verdicts(forks, change("return 1", "return 10"))
     assert (verdict.end, verdict.is_noticed) == ("timeout", True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_selected"),
+    [("", True), ("SELECTED_as", True), ("selected_as and not pytest", False), ("mutant_x", False)],
+    ids=["all", "a word", "not a word", "no such word"],
+)
+def test_a_guards_tests_are_selected_as_pytest_does(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    expression: str,
+    is_selected: bool,  # noqa: FBT001 - a case.
+) -> None:
+    """The collected tests are matched with the expression, in any case of letters."""
+    monkeypatch.setattr(request.config.option, "keyword", "")
+    assert matching([request.node], expression) == ([request.node] if is_selected else [])
