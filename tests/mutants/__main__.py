@@ -18,7 +18,6 @@ from tests.mutants.operators import OPERATORS, Bug, Bugs
 from tests.mutants.reach import Reach, recorded
 
 _TESTS_MAX = 200
-_TRIAL_S = 120
 _UNREACHED = "SURVIVED: no test reaches it"
 
 
@@ -124,7 +123,7 @@ def main() -> int:
         bugs=Bugs({file: text for file, text in product().items() if given.only in str(file)}),
         reach=reach,
     )
-    return with_collected(_arguments(given), search.run, trial_s=_TRIAL_S)
+    return with_collected(_arguments(given), search.run)
 
 
 if __name__ == "__main__":

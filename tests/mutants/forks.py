@@ -32,8 +32,12 @@ import pytest
 
 from tests.mutants.change import ROOT, SOURCE, Change, environment_of
 
-TRIAL_S = 300
-# Of the driver's Python, so that a loop without an end does not fill the machine.
+# A test that takes longer fails, with a change and without one: see `judged`.
+_TEST_S = 90
+# For what a test's own limit cannot end.
+_TRIAL_S = 1_200
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--timeout={_TEST_S}")
+# Of a child, so that a loop without an end does not fill the machine.
 _MEMORY_BYTES_MAX = 4 << 30
 _NOT_IN_A_FORK = ("spark", "connect", "stack", "crash")
 # Arrow starts this one when it is imported, and stops and starts it at a fork.
@@ -93,7 +97,7 @@ class _Child:
 class Forks:
     """Runs trials of the tests that were collected; a pytest plugin."""
 
-    def __init__(self, work: Callable[[Forks], int], trial_s: float) -> None:
+    def __init__(self, work: Callable[[Forks], int], trial_s: float = _TRIAL_S) -> None:
         """Keep what is to be done with the collected tests."""
         self.items: dict[str, pytest.Item] = {}
         # Tests that need a fresh process.
@@ -292,15 +296,12 @@ class Forks:
         )
 
 
-def with_collected(
-    arguments: Sequence[str], work: Callable[[Forks], int], *, trial_s: float = TRIAL_S
-) -> int:
+def with_collected(arguments: Sequence[str], work: Callable[[Forks], int]) -> int:
     """Collect tests, give them to some work, and return its result.
 
     Args:
         arguments: What pytest collects.
         work: Returns the exit code.
-        trial_s: How long a trial may take.
 
     Raises:
         RuntimeError: The tests cannot be collected.
@@ -325,13 +326,12 @@ def with_collected(
                 print(f"fails without a change: {name}")
             return result
 
-    forks = Forks(collected, trial_s)
+    forks = Forks(collected)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
         # Examples that a change makes fail are not kept.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         # Without capture: a file that is captured into would be shared by all children.
-        options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        pytest.main([*options, *arguments], plugins=[forks])
+        pytest.main([*_OPTIONS, "-s", *arguments], plugins=[forks])
     if forks.result is None:
         raise RuntimeError(f"nothing was collected: {out.getvalue()[-4000:]}")
     return forks.result
@@ -352,8 +352,8 @@ def _redirect_into(output: Path) -> None:
 
 
 def _exec_pytest(tests: Sequence[str]) -> NoReturn:
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *options, *tests])  # noqa: S606
+    command = [sys.executable, "-m", "pytest", *_OPTIONS, "-x", "--tb=short", *tests]
+    os.execv(sys.executable, command)  # noqa: S606 - its own interpreter.
 
 
 def _read_summary(output: str, trial: Trial) -> Verdict:
