@@ -32,11 +32,11 @@ import pytest
 
 from tests.mutants.change import ROOT, SOURCE, Change, environment_of
 
-# A test that takes longer fails, with a change and without one: see `judged`.
+# A test that takes longer in a fork fails, with a change and without one: see `judged`.
 _TEST_S = 90
 # For what a test's own limit cannot end.
 _TRIAL_S = 1_200
-_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--timeout={_TEST_S}")
+_OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
 # Of a child, so that a loop without an end does not fill the machine.
 _MEMORY_BYTES_MAX = 4 << 30
 _NOT_IN_A_FORK = ("spark", "connect", "stack", "crash")
@@ -331,7 +331,7 @@ def with_collected(arguments: Sequence[str], work: Callable[[Forks], int]) -> in
         # Examples that a change makes fail are not kept.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         # Without capture: a file that is captured into would be shared by all children.
-        pytest.main([*_OPTIONS, "-s", *arguments], plugins=[forks])
+        pytest.main([*_OPTIONS, "-s", f"--timeout={_TEST_S}", *arguments], plugins=[forks])
     if forks.result is None:
         raise RuntimeError(f"nothing was collected: {out.getvalue()[-4000:]}")
     return forks.result
