@@ -9,7 +9,6 @@ _MOVED = "tests/unit/engine/test_columns_moved.py -k"
 _FILES = "tests/unit/sinks/lance/test_column_files.py -k"
 _PAGES = "tests/unit/sinks/lance/test_pages.py -k"
 _INDICES = "tests/unit/engine/test_columns_indices.py -k"
-_PLACING, _COLUMNS = "sinks/lance/placing.py", "sinks/lance/columns.py"
 
 COLUMN_GUARDS = (
     Guard(

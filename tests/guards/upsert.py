@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_INDEX, _MATCHING = "worker/key_index.py", "sinks/iceberg/matching.py"
-_VALUES, _SEARCH, _BUCKETS = "worker/key_values.py", "worker/key_search.py", "worker/key_index.py"
 _UPSERT = "tests/unit/engine/test_commit_upsert.py"
 _KEYS = "tests/unit/worker/test_key_index.py"
-_ROWS, _LOSS = "sinks/iceberg/rewrite_rows.py", "sinks/iceberg/loss.py"
 _BY_POSITION = "tests/unit/engine/test_commit_merge_on_read.py"
 _LARGE = "tests/unit/worker/test_key_index_buckets.py"
 _COUNTS = "tests/unit/engine/test_commit_upsert_large.py"
-_DELETED, _WRITER = "sinks/iceberg/deleted_keys.py", "sinks/iceberg/writer.py"
 _DELETES = "tests/unit/engine/test_commit_upsert_deletes.py"
 _FLAGS = "tests/unit/sinks/iceberg/test_deleted_keys.py"
 _TASKS = "tests/unit/worker/test_task_rows_that_delete.py"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.guards.guard import Guard
 
-_FILTER, _ROWS = "sinks/iceberg/where.py", "sinks/iceberg/rewrite_rows.py"
 _WHERE = "tests/unit/sinks/iceberg/test_where.py"
 _TEXT = "tests/unit/reading/test_filter_text.py"
 _REWRITE_ROWS = "tests/unit/sinks/iceberg/test_rewrite_rows.py"
