@@ -202,7 +202,7 @@ def test_a_retry_has_all_options_of_its_run(monkeypatch: pytest.MonkeyPatch) -> 
         progress=False,
         on_event=print,
     )
-    first.retry_quarantined(cost=1.0)
+    first.retry_quarantined(to="lake.db.t", cost=1.0)
     given, (again,) = vars(first), map(vars, writers)
     differ = {name: again[name] for name in given if given[name] != again[name]}
     assert differ == {"_run_id": "r+retry", "_retry_of": "r"}
