@@ -133,7 +133,6 @@ INPUT_GUARDS = (
     ),
     Guard(
         name="a value that its column cannot hold is an error, not another value",
-        file="reading/iceberg_rows.py",
         before="    return column.cast(kind)\n",
         after="    return column.cast(kind, safe=False)\n",
         test="tests/unit/sources/test_iceberg_rows.py -k cannot_hold_is_an",
