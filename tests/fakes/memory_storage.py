@@ -41,6 +41,10 @@ def _always() -> float:
     return 0.0
 
 
+# Of all storages together: a storage is pickled with the plans that hold it.
+_ONE_WINNER = threading.Lock()
+
+
 class StoredObjects(abc.ABC):
     """Objects by URI, and what a store says about them; subclasses add faults."""
 
@@ -169,7 +173,6 @@ class MemoryStorage(StoredObjects):
         # How many more writes the process survives; a dead one does not even read.
         self.writes_left: int | None = None
         self.dead = False
-        self._one_winner = threading.Lock()
 
     def create(self, uri: str, data: bytes) -> None:
         """Write the object only if there is none, unless a fault is due."""
@@ -178,7 +181,7 @@ class MemoryStorage(StoredObjects):
             rival()
         self._asked("create", uri)
         fault = self.create_faults.popleft() if self.create_faults else None
-        with self._one_winner:
+        with _ONE_WINNER:
             taken = uri in self.objects and not self.overwrites_on_create
             if not taken and (fault is None or fault in _STORES):
                 self._store(uri, data)

@@ -151,7 +151,6 @@ class Ports:
 
 
 # ---- One run's ledger
-_log = logging.getLogger("holdfast")
 
 
 def log_step(run_id: str, text: str) -> None:

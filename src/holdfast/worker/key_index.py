@@ -308,7 +308,6 @@ def file_item(files: Iterable[tuple[str, int]]) -> str:
 _PIECE_BYTES = 24 * 1024 * 1024
 _HASH_BITS = 64
 _DIGEST_BYTES = 32
-_EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)

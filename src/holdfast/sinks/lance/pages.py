@@ -262,6 +262,8 @@ class _End:
         """
         description = dict(fields_of(self._bytes(self._description)))
         rows = _number(description[2])
+        if not self._columns:
+            raise ValueError("no columns")
         columns, encodings = [], []
         for place in self._columns:
             found = list(fields_of(self._bytes(place)))

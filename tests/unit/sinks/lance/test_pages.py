@@ -262,6 +262,14 @@ def test_a_broken_end_is_refused(data: st.DataObject) -> None:
         read_pages(_Bytes(bytes(640) + bytes(end)), "file:///x", 640 + len(end))  # type: ignore[arg-type]
 
 
+def test_an_end_without_columns_is_refused() -> None:
+    """One broken byte makes it: it says how many rows there are, and none of their values."""
+    made = Pages(version=(2, 2), rows=3, size_bytes=8, schema=b"s", columns=(), encodings=())
+    end = end_of(made)
+    with pytest.raises(OtherPagesError, match="no columns"):
+        read_pages(_Bytes(bytes(8) + end), "file:///x", 8 + len(end))  # type: ignore[arg-type]
+
+
 class _Bytes:
     """A storage of one object."""
 
