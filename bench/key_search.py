@@ -27,8 +27,14 @@ from holdfast.ledger.layout import RunLayout
 from holdfast.ledger.parts import IndexFile, KeyPiece
 from holdfast.storage.objects import ObjectStorage
 from holdfast.worker import key_index
-from holdfast.worker.key_index import BucketPlan, PiecePlan, bucket_items
-from holdfast.worker.key_index import Built, IndexPlan, KeyIndex
+from holdfast.worker.key_index import (
+    BucketPlan,
+    Built,
+    IndexPlan,
+    KeyIndex,
+    PiecePlan,
+    bucket_items,
+)
 from holdfast.worker.reports import TaskReport
 
 _SIZES = (500_000, 2_000_000, 5_000_000, 20_000_000)

@@ -36,8 +36,7 @@ from holdfast.engine.input_check import all_differ
 from holdfast.engine.watch import status
 from holdfast.engine.workbook import Workbook, without_lost_objects
 from holdfast.ledger.layout import RunLayout, task_log_name, tasks_name
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ledger import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.coverage import Coverage
 from holdfast.model.identity import Identity

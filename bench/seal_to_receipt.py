@@ -11,8 +11,7 @@ from holdfast.engine.commit import Commit, Landed
 from holdfast.engine.resolve import merge, renew
 from holdfast.engine.workbook import Workbook
 from holdfast.ledger.layout import tasks_name
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.ledger import Ports
+from holdfast.ledger.ledger import Ledger, Ports
 from holdfast.ledger.run_log import open_run_file
 from holdfast.model.coverage import Coverage
 from holdfast.model.identity import Identity
