@@ -84,7 +84,7 @@ BUDGET_GUARDS = (
         name="budget: the account of a dead driver's tasks is closed",
         before="            account.close()\n",
         after="            account.taken()\n",
-        test=f"{_RUNS} -k outlives",
+        test=f"{_RUNS} -k driver_counts",
     ),
     Guard(
         name="budget: what killed tasks had taken counts as spent",

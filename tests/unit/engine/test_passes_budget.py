@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import per_row
 from holdfast.cli.status import status_json
+from holdfast.engine import workbook
 from holdfast.engine.claim import prepare
 from holdfast.engine.options import WriteOptions
 from holdfast.engine.watch import Watcher, status
@@ -270,6 +271,21 @@ def test_a_task_that_outlives_its_driver_takes_no_more_money() -> None:
     zombie = replace(plan, transform=late, checkpoint_every_s=None)
     zombie.run([partition(range(10))], place=0, attempt=77)
     assert (spent, late.ids) == (4.0, [])
+
+
+def test_a_task_takes_no_money_while_its_driver_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record says yet that its job has ended, and what it takes now would not be counted."""
+    rig, submitter, late = Rig(), two_partitions(), WatchedTransform()
+    real = workbook.gather
+
+    def counted_late(*given: Any) -> Any:  # noqa: ANN401 - it passes them on.
+        zombie = replace(submitter.plans[-1], transform=late, checkpoint_every_s=None)
+        zombie.run([partition(range(10))], place=5, attempt=77)
+        return real(*given)
+
+    monkeypatch.setattr(workbook, "gather", counted_late)
+    rig.start(submitter, transform=WatchedTransform(), cost=1.0, budget=100.0)
+    assert late.ids == []
 
 
 def test_two_attempts_at_one_place_share_the_budget() -> None:
