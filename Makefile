@@ -23,6 +23,8 @@ NOT_UNIT := $(NOT_QUICK) or $(NOT_TEST)
 # they share servers and tables. tests/conftest.py puts the files in order, the longest first.
 LANES := 2
 IN_LANES := -n $(LANES) --dist loadfile --no-loadscope-reorder
+# A folder for how long each test of `make check` and `make test` took, as JUnit writes it.
+JUNIT ?=
 
 # Spark starts its Python workers by this name; any other interpreter lacks our packages. The
 # workers load test helpers by import, so the repository's root must be on their path. Nothing
@@ -93,7 +95,7 @@ check-workflows: setup ## Lint .github/workflows with actionlint (needs go) and 
 # In parallel with the others, so that both cores stay busy.
 check-unit:
 	$(BIN)/python -m pytest -q -p no:cacheprovider -n $(LANES) --dist worksteal \
-		-m "not ($(NOT_UNIT))" $(UNIT_TESTS)
+		-m "not ($(NOT_UNIT))" $(if $(JUNIT),--junitxml=$(JUNIT)/check.xml) $(UNIT_TESTS)
 
 format: setup ## Rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
@@ -112,7 +114,7 @@ stack-stop: ## Stop the test servers
 
 test: setup ## What `make check` leaves out, except tests that crash processes or take over a minute
 	$(PYSPARK) $(BIN)/python -m pytest --durations=25 $(IN_LANES) \
-		-m "($(NOT_QUICK)) and not ($(NOT_TEST))" $(ARGS)
+		-m "($(NOT_QUICK)) and not ($(NOT_TEST))" $(if $(JUNIT),--junitxml=$(JUNIT)/test.xml) $(ARGS)
 
 crash: setup ## Kill drivers and workers at named points, run again, compare
 	@if compgen -G 'tests/crash/test_*.py' >/dev/null; then \
