@@ -19,8 +19,8 @@ TABLE_GUARDS = (
     ),
     Guard(
         name="a start that waited refuses a name that became another column's",
-        before="self.sink.check(view, [began_with, *book.schemas], [])\n",
-        after="self.sink.check(view, book.schemas, [])\n",
+        before="self.sink.check(view, [began_with, *book.schemas], book.work.adds)\n",
+        after="self.sink.check(view, book.schemas, book.work.adds)\n",
         test="tests/unit/engine/test_drive_schema_changes.py -k while_a_start_waits",
     ),
     Guard(

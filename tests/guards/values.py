@@ -161,4 +161,22 @@ VALUE_GUARDS = (
         after="        if False:\n",
         test=_FILTERS,
     ),
+    Guard(
+        name="values: a large NumPy number does not become negative",
+        before=" and value > _INT64_MAX:",
+        after=" and False:",
+        test="tests/unit/worker/test_python_values.py -k negative",
+    ),
+    Guard(
+        name="values: a broken text changes no other failed row",
+        before="        if len(column) > 1:\n            halves",
+        after="        if False:\n            halves",
+        test="tests/unit/worker/test_quarantine.py -k no_other_failed_row",
+    ),
+    Guard(
+        name="filters: a scan reads what a filter is true for, as an overwrite does",
+        before="    return visit(only_true(where, schema), _ForColumns(schema))\n",
+        after="    return visit(where, _ForColumns(schema))\n",
+        test="tests/unit/sources/test_iceberg_rows.py -k however_they_lie",
+    ),
 )

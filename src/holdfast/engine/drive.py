@@ -184,7 +184,7 @@ class Driver:
         number = len(starts_of(commit.log.records))
         log_step(commit.run_id, f"claimed: start {number}, {book.work.sums.rows:,} rows kept")
         # The output is made for the columns that this start saw first: names may have moved since.
-        self.sink.check(view, [began_with, *book.schemas], [])
+        self.sink.check(view, [began_with, *book.schemas], book.work.adds)
         passes = Passes(
             Start(
                 ledger=self.ledger,
@@ -226,7 +226,7 @@ class Driver:
         if commit.log.ready != ready or book.seal().name != ready.work.name:
             reason = "a later start has changed what is staged"
             raise RunNotReadyError(run_id=commit.run_id, reason=reason)
-        self.sink.check(view, book.schemas, [])
+        self.sink.check(view, book.schemas, book.work.adds)
         commit.replaced.settle(view, options, book.work.adds)
         landed = self._publish_once(commit, book, options)
         assert isinstance(landed, Landed)  # noqa: S101 - the options say to commit.

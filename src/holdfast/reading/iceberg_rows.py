@@ -71,7 +71,7 @@ from pyiceberg.types import (
 from holdfast.errors import InputChangedError, SettingsError, UnsupportedTableError
 from holdfast.model.arrow_types import is_any_list
 from holdfast.model.coverage import PinnedFile
-from holdfast.reading.filter_text import parsed_filter
+from holdfast.reading.filter_text import only_true, parsed_filter
 from holdfast.reading.parquet_file import Numbers
 from holdfast.storage.port import Storage
 from holdfast.text import in_short
@@ -388,7 +388,7 @@ def for_rows(where: BooleanExpression, schema: Schema) -> tuple[pc.Expression | 
 
 
 def for_columns(where: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """Return a filter with values that the columns can hold.
+    """Return a filter that holds only where it is true, with values that the columns can hold.
 
     PyIceberg compares a float column with a double when it looks for files, so `f = 0.1` finds
     none; it treats infinity as a value that no float has; and it lets NULL pass if a value is
@@ -398,7 +398,7 @@ def for_columns(where: BooleanExpression, schema: Schema) -> BooleanExpression:
         SettingsError: The filter uses values that cannot be compared.
         ValueError: There is no such column.
     """
-    return visit(where, _ForColumns(schema))
+    return visit(only_true(where, schema), _ForColumns(schema))
 
 
 class _ForColumns(BooleanExpressionVisitor[BooleanExpression]):

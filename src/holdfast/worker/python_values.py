@@ -26,6 +26,8 @@ _FLOAT_MAX = {
     32: math.nextafter((2 - 2**-24) * 2.0**127, 0.0),
     64: sys.float_info.max,
 }
+# pyarrow takes larger NumPy numbers for negative ones where it converts them to floats.
+_INT64_MAX = np.iinfo(np.int64).max
 _IN_MICROSECONDS = re.compile(r"(?:timestamp|duration)\[us")
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 _KEPT: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
@@ -80,6 +82,8 @@ def _is_kept(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - whatever 
         return True
     if pa.types.is_nested(kind):
         return _is_kept_below(value, kind)
+    if pa.types.is_floating(kind) and type(value) is np.uint64 and value > _INT64_MAX:
+        raise ValueError(f"{value} would become a negative {kind}: return a float")
     if pa.types.is_floating(kind) and isinstance(value, numbers.Real):
         _refuse_infinite(value, kind)
     if isinstance(value, datetime | time | timedelta):
@@ -101,6 +105,8 @@ def _is_kept_below(value: Any, kind: pa.DataType) -> bool:  # noqa: ANN401 - wha
     if not is_any_list(kind):
         return True
     is_array = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+    if is_array and not value.ndim:
+        return False  # A number.
     if is_array and pa.types.is_floating(kind.value_type):
         _refuse_infinite_in(value, kind.value_type)
     some = value[:1] if is_array else value  # In an array one value represents all.

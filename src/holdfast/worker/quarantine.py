@@ -103,12 +103,15 @@ def _readable(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _repaired(column: pa.Array) -> pa.Array:
+    """Return a column in which only broken texts are changed, each in its own row."""
     try:
         refuse_broken_text(column)
     except ValueError:
+        if len(column) > 1:
+            halves = column.slice(0, len(column) // 2), column.slice(len(column) // 2)
+            return pa.concat_arrays([_repaired(half) for half in halves])
         if not is_any_string(column.type):
             return null_array(len(column), column.type)
-        stored = column.cast(pa.large_binary()).to_pylist()
-        texts = [None if text is None else text.decode(errors="replace") for text in stored]
-        return pa.array(texts, column.type)
+        (stored,) = column.cast(pa.large_binary()).to_pylist()
+        return pa.array([stored.decode(errors="replace")], column.type)
     return column

@@ -12,7 +12,7 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import FloatType, IntegerType, LongType, NestedField, UUIDType
+from pyiceberg.types import DoubleType, FloatType, IntegerType, LongType, NestedField, UUIDType
 
 from holdfast.errors import SettingsError, UnsupportedTableError
 from holdfast.model.coverage import Ranges
@@ -82,6 +82,42 @@ def test_a_filter_under_an_old_name_does_not_leave_out_the_wrong_files(tables: T
         update.rename_column("n", "id")
     found = read(tables.scan(snapshot_id=first, where="id = 9"))
     assert found.rows == [{"id": 9, "n": 2, "name": "name 9"}]
+
+
+NAN = math.nan
+FLOAT_ROWS = [(1, 1.0), (2, NAN), (3, 7.0), (4, None)]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("not f < 5.0", [3]),
+        ("not f >= 2.0", [1]),
+        ("not (f < 5.0 or f > 9.0)", [3]),
+        ("f not in (1.0, 2.0)", [2, 3]),
+        ("not f in (1.0, 2.0)", [2, 3]),
+        ("f not in (1.0)", [2, 3]),
+        ([("f", "not in", [1.0, 2.0])], [2, 3]),
+        ("f != 1.0", [2, 3]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows_a_file", [1, 2, 4])
+def test_a_filter_reads_the_same_rows_however_they_lie_in_files(
+    tmp_path: Path,
+    where: Any,  # noqa: ANN401 - a text or triples.
+    expected: list[int],
+    rows_a_file: int,
+) -> None:
+    """NaN is neither below a number nor not below it, and NULL is in no list and outside none."""
+    tables = Tables(tmp_path)
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "f", DoubleType()))
+    table = tables.create(schema)
+    for first in range(0, len(FLOAT_ROWS), rows_a_file):
+        some = FLOAT_ROWS[first : first + rows_a_file]
+        values = pa.array([value for _, value in some], pa.float64())
+        table.append(pa.table({"id": pa.array([i for i, _ in some], pa.int64()), "f": values}))
+    assert ids(read(tables.scan(where=where))) == expected
 
 
 def test_position_deletes_are_applied_on_the_worker(tables: Tables) -> None:

@@ -61,6 +61,22 @@ def test_no_finite_number_becomes_infinite(value: object, kind: pa.DataType) -> 
         written(value, kind)
 
 
+@pytest.mark.parametrize("kind", [F32, F64, pa.list_(F64), pa.map_(pa.string(), F64)], ids=str)
+def test_a_large_number_of_numpy_does_not_become_negative(kind: pa.DataType) -> None:
+    """pyarrow takes those beyond 2**63 for negative ones where it converts them to floats."""
+    for number in (np.uint64(2**63), np.uint64(2**64 - 1)):
+        value: Any = [number] if pa.types.is_list(kind) else number
+        with pytest.raises(TransformOutputError, match="return a float"):
+            written({"k": number} if pa.types.is_map(kind) else value, kind)
+    assert written(np.uint64(2**53), F64) == float(2**53)
+
+
+def test_a_single_number_is_no_list() -> None:
+    """NumPy's arrays without a dimension cannot be cut."""
+    with pytest.raises((ValueError, TypeError, SchemaMismatchError, TransformOutputError)):
+        written(np.array(5.0), pa.list_(F64))
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
     [

@@ -421,6 +421,20 @@ def test_a_row_with_a_text_that_is_not_utf_8_is_quarantined(
     assert "UTF-8" in row["error"] or "utf-8" in row["error"]
 
 
+def test_a_broken_text_changes_no_other_failed_row() -> None:
+    """A retry reads the rows as they are stored: a good value must not become NULL."""
+    broken, good = texts(b"\xc3\x28"), texts(b"good")
+    plain = pa.concat_arrays([good, broken, good])
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], plain)
+    inner = pa.StructArray.from_arrays([plain], ["a"])
+    rows = pa.RecordBatch.from_arrays([plain, lists, inner], ["plain", "tags", "st"])
+    kept = quarantine_module._readable(rows)  # noqa: SLF001 - what a record stores.
+    kept.validate(full=True)
+    first, second, third = kept.to_pylist()
+    assert first == third == {"plain": "good", "tags": ["good"], "st": {"a": "good"}}
+    assert second["plain"] == "\ufffd("
+
+
 @pytest.mark.parametrize(
     ("transform", "expected"),
     [(None, SchemaMismatchError), (per_row(lambda row: row), TransformError)],

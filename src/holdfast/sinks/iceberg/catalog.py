@@ -254,13 +254,13 @@ def _from_server(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if not _NOT_FROM_SERVERS.match(name)}
 
 
-class _RedirectedError(Exception):
+class RedirectedError(Exception):
     """A catalog's address answers with another address."""
 
     lasts = True
 
     def __init__(self, response: Response) -> None:
-        # Without the query, which may hold a login.
+        """Name both addresses, without queries: these may hold a login."""
         asked = response.url.partition("?")[0]
         other = response.headers.get("Location", "no address").partition("?")[0]
         super().__init__(
@@ -393,7 +393,7 @@ class TimedRestCatalog(RestCatalog):
         if exchange.known and not is_login and response.status_code == _NOT_MODIFIED:
             raise _UnchangedError(exchange.known)
         if response.status_code in _REDIRECTS:
-            raise _RedirectedError(response)
+            raise RedirectedError(response)
         if exchange.is_post and response.ok and not is_login:
             raise _PostedError(response.content)
         if not is_login:

@@ -31,7 +31,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.types import IcebergType, PrimitiveType
 
-from holdfast.errors import CommitRefusedError, LedgerDamagedError, TableChangedError
+from holdfast.errors import LedgerDamagedError, TableChangedError, UnsupportedTableError
 from holdfast.model.work import Merge, StagedGroup
 from holdfast.sinks.iceberg.avro import Blocks, DamagedFileError, blocks, decoding, read_header
 from holdfast.sinks.iceberg.data_file import WriteOptions
@@ -406,7 +406,8 @@ def refuse_other_specs(name: str, table: Table, groups: Iterable[StagedGroup]) -
         number = detail.spec_id
         if number not in specs:
             raise TableChangedError(table=name, change=f"partition spec {number} is gone")
-        if detail.spec != texts[number]:
+        # Earlier versions have recorded no fields, which `refuse_unlistable` knows.
+        if detail.has_sound_bounds and detail.spec != texts[number]:
             raise TableChangedError(
                 table=name,
                 change=f"its partition spec {number} is ({texts[number]}), and was ({detail.spec}) "
@@ -424,19 +425,18 @@ def refuse_unlistable(name: str, table: Table, groups: Sequence[StagedGroup]) ->
 
     Raises:
         TableChangedError: A partition spec is gone, or is another one.
-        CommitRefusedError: Other engines would drop rows with NaN.
+        UnsupportedTableError: An earlier version has staged the files.
         LedgerDamagedError: The ledger's details of a group are not what was written.
     """
-    refuse_other_specs(name, table, groups)
     for group in groups:
         if not detail_of(group).has_sound_bounds:
-            raise CommitRefusedError(
+            raise UnsupportedTableError(
                 table=name,
-                reason=f"{group.path} was staged by an earlier version of Holdfast, which gave "
-                "columns of floating-point numbers bounds and did not count NaN: a DELETE of "
-                "another engine could drop rows with NaN. Abort this run, and compute its rows "
-                "under a new run id",
+                what=f"{group.path} was staged by an earlier version of Holdfast, which did not "
+                "count NaN: a DELETE of another engine could drop rows with NaN",
+                cure="abort this run, and compute its rows under a new run id",
             )
+    refuse_other_specs(name, table, groups)
 
 
 def listed_manifest(group: StagedGroup, snapshot_id: int) -> ManifestFile:

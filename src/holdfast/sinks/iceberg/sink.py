@@ -49,7 +49,7 @@ from holdfast.sinks.base import (
     TableView,
 )
 from holdfast.sinks.iceberg.avro import DamagedFileError
-from holdfast.sinks.iceberg.catalog import pointers_among, single_post
+from holdfast.sinks.iceberg.catalog import RedirectedError, pointers_among, single_post
 from holdfast.sinks.iceberg.data_file import WriteOptions
 from holdfast.sinks.iceberg.joined import (
     merged_manifests,
@@ -250,7 +250,6 @@ class IcebergSink(StagedFiles):
             UnsupportedTableError: The table is not format v2.
             TableMissingError: The branch does not exist.
             TableChangedError: The schema or the layout has changed.
-            CommitRefusedError: Other engines would drop rows of what was staged.
             LedgerDamagedError: The ledger's schemas or groups are not what was written.
         """
         table: Table = view.handle
@@ -294,7 +293,6 @@ class IcebergSink(StagedFiles):
 
         Raises:
             TableChangedError: A partition spec is gone.
-            CommitRefusedError: Other engines would drop rows of what was staged.
             StagedFileMissingError: A staged group or one of its files is gone.
             LedgerDamagedError: A manifest is not what the ledger says.
             StoreUnavailableError: The table's storage does not answer.
@@ -491,7 +489,7 @@ class IcebergSink(StagedFiles):
             post(table, required, updates)
         except CommitFailedException:
             return Outcome.CONFLICT
-        except (BadRequestError, ForbiddenError) as error:
+        except (BadRequestError, ForbiddenError, RedirectedError) as error:
             stale = isinstance(error, BadRequestError) and self._has_changed(table)
             if stale or "sequence number" in str(error):
                 return Outcome.CONFLICT

@@ -92,7 +92,6 @@ def snapshot_updates(
     Raises:
         UnsupportedTableError: The catalog does not show the head of the branch.
         TableChangedError: A partition spec is gone, or is another one.
-        CommitRefusedError: Other engines would drop rows of what was staged.
     """
     metadata = table.metadata
     ref = metadata.refs.get(branch)

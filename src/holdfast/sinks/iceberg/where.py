@@ -24,9 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
     BooleanExpression,
     BoundEqualTo,
     BoundGreaterThan,
@@ -43,22 +40,12 @@ from pyiceberg.expressions import (
     BoundPredicate,
     BoundStartsWith,
     BoundUnaryPredicate,
-    EqualTo,
-    In,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
-    Or,
-    SetPredicate,
 )
 from pyiceberg.expressions.visitors import (
     BooleanExpressionVisitor,
     bind,
     expression_evaluator,
     extract_field_ids,
-    rewrite_not,
     visit,
 )
 from pyiceberg.io.pyarrow import expression_to_pyarrow
@@ -247,11 +234,9 @@ class Where:
     @cached_property
     def _bound(self) -> BooleanExpression:
         """The expression that metadata and rows are judged by."""
-        pushed = rewrite_not(as_expression(self.given))
-        only_true = visit(pushed, _OnlyTrue(self._schema))
         # A required field of a struct that is NULL is NULL, too: PyIceberg does not expect that.
         loose = Schema(*map(_optional, self._schema.fields))
-        return bind(loose, for_columns(only_true, loose), case_sensitive=True)
+        return bind(loose, for_columns(as_expression(self.given), loose), case_sensitive=True)
 
     @cached_property
     def _rows(self) -> pc.Expression:
@@ -282,55 +267,6 @@ def _shown(value: pa.Scalar) -> str:
         return repr(value.as_py())
     except (OverflowError, ValueError):  # Python has no date outside the years 1 to 9999.
         return str(value.value)
-
-
-# ---- The filter as both parties understand it
-
-
-class _OnlyTrue(BooleanExpressionVisitor[BooleanExpression]):
-    """Adds IS NOT NULL where NULL could pass. Expects no NOT."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-
-    def visit_true(self) -> BooleanExpression:
-        return AlwaysTrue()
-
-    def visit_false(self) -> BooleanExpression:
-        return AlwaysFalse()
-
-    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
-        raise ValueError(f"NOT is left: {child_result}")
-
-    def visit_and(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
-        return And(left_result, right_result)
-
-    def visit_or(self, left_result: Any, right_result: Any) -> BooleanExpression:  # noqa: ANN401
-        return Or(left_result, right_result)
-
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
-        raise ValueError(f"already bound: {predicate}")
-
-    def visit_unbound_predicate(self, predicate: Any) -> BooleanExpression:  # noqa: ANN401
-        given: BooleanExpression = predicate
-        if isinstance(given, SetPredicate) and self._is_float(predicate.term.name):
-            given = _one_by_one(predicate)
-        if isinstance(predicate, NotEqualTo | NotIn | NotStartsWith | NotNaN):
-            present: Any = NotNull
-            return And(given, present(predicate.term))
-        return given
-
-    def _is_float(self, name: str) -> bool:
-        return isinstance(self._schema.find_field(name).field_type, _FLOATS)
-
-
-def _one_by_one(predicate: Any) -> BooleanExpression:  # noqa: ANN401 - In or NotIn.
-    """Return comparisons instead of a set: to Arrow -0.0 is not in a set of 0.0, but equals it."""
-    is_in = isinstance(predicate, In)
-    make: Callable[..., BooleanExpression] = EqualTo if is_in else NotEqualTo
-    parts = [make(predicate.term, literal) for literal in predicate.literals]
-    join: Callable[..., BooleanExpression] = Or if is_in else And
-    return join(*parts) if len(parts) > 1 else parts[0]
 
 
 # ---- Verdicts on files, by their metadata

@@ -21,7 +21,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.types import LongType, NestedField
 
-from holdfast.errors import CatalogUnavailableError
+from holdfast.errors import CatalogUnavailableError, CommitRefusedError
 from holdfast.model.lasting import lasts
 from holdfast.sinks.base import Change, Outcome, RunMark
 from holdfast.sinks.iceberg.catalog import TimedRestCatalog, open_catalog, single_post
@@ -196,13 +196,13 @@ def test_no_request_to_a_catalog_follows_a_redirect(server: TaggingCatalog, code
         server.catalog()
 
 
-def test_a_redirected_commit_is_no_commit(server: TaggingCatalog) -> None:
-    """The sink takes the answer for none, and looks."""
+def test_a_redirected_commit_is_an_error_that_names_both_addresses(server: TaggingCatalog) -> None:
+    """A proxy may redirect nothing else. The same post, sent again, would meet the same answer."""
     sink = IcebergSink(server.catalog(), "db.t", "main")
     table = sink.load().handle
     server.moved = (301, "http://127.0.0.1:1/v1/namespaces/db/tables/t")
-    outcome = sink._send(table, (AddSnapshotUpdate(snapshot=SNAPSHOT),))  # noqa: SLF001
-    assert outcome is Outcome.UNKNOWN
+    with pytest.raises(CommitRefusedError, match=r"(?s)redirect \(301\) to http://127\.0\.0\.1:1/"):
+        sink._send(table, (AddSnapshotUpdate(snapshot=SNAPSHOT),))  # noqa: SLF001
 
 
 # What a server may not set, by the reason; and what it may.
