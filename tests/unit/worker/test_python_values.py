@@ -63,7 +63,7 @@ def test_no_finite_number_becomes_infinite(value: object, kind: pa.DataType) -> 
 
 @pytest.mark.parametrize("kind", [F32, F64, pa.list_(F64), pa.map_(pa.string(), F64)], ids=str)
 def test_a_large_number_of_numpy_does_not_become_negative(kind: pa.DataType) -> None:
-    """pyarrow takes those beyond 2**63 for negative ones where it converts them to floats."""
+    """Pyarrow takes those beyond 2**63 for negative ones where it converts them to floats."""
     for number in (np.uint64(2**63), np.uint64(2**64 - 1)):
         value: Any = [number] if pa.types.is_list(kind) else number
         with pytest.raises(TransformOutputError, match="return a float"):
