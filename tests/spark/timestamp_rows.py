@@ -68,6 +68,8 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 def main(folder: Path) -> None:
     """Write the rows in a session of a Connect server that PySpark starts."""
     builder: Any = SparkSession.builder
+    # By default the server listens on all addresses of the machine.
+    builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
     session: SparkSession = builder.remote("local[2]").getOrCreate()
     found = {}
     for source in SOURCES:
