@@ -44,7 +44,7 @@ from pyiceberg.manifest import (
     DataFileContent,
     FileFormat,
 )
-from pyiceberg.schema import Schema, index_by_id, sanitize_column_names
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -405,17 +405,20 @@ def drop_unsound_bounds(file: DataFile, schema: Schema) -> None:
         schema: A schema of the table. A column that it lacks may be of any type.
     """
     counted = file.nan_value_counts or {}
-    known = index_by_id(schema)
     for at, bounds in zip(_BOUNDS_AT, (file.lower_bounds, file.upper_bounds), strict=True):
         file[at] = bounds and {
             field_id: bound
             for field_id, bound in bounds.items()
-            if field_id in counted or (field_id in known and not _is_float(known[field_id]))
+            if field_id in counted or _has_no_nan(schema, field_id)
         }
 
 
-def _is_float(field: NestedField) -> bool:
-    return isinstance(field.field_type, FloatType | DoubleType)
+def _has_no_nan(schema: Schema, field_id: int) -> bool:
+    try:
+        field = schema.find_field(field_id)  # The schema keeps its index: there are many files.
+    except ValueError:
+        return False
+    return not isinstance(field.field_type, FloatType | DoubleType)
 
 
 def _places(fields: Iterable[pa.Field], parent: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
